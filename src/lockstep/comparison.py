@@ -209,17 +209,11 @@ def compare_recordings(
 class SteppedTo:
     """A step that was compared while the candidate still trains.
 
-    Parameters
-    ----------
-    number
-        Which.
-    loss
-        How far its losses are apart, in units of what rounding alone may make of them here; 0 where they are equal, NaN
-        where that is not known.
-    furthest
-        The finding that is furthest beyond its tolerance; None where nothing was compared.
-    origins
-        What is at fault by now, in all steps so far.
+    number: Which.
+    loss: How far its losses are apart, in units of what rounding alone may make of them here; 0 where they are equal,
+        NaN where that is not known.
+    furthest: The finding that is furthest beyond its tolerance; None where nothing was compared.
+    origins: What is at fault by now, in all steps so far.
     """
 
     number: int
@@ -233,12 +227,8 @@ class GrowingComparison:
 
     Each step is compared once, as `compare_recordings` would; what is said of the end is left to that.
 
-    Parameters
-    ----------
-    reference
-        The trusted run.
-    calibration, mapping
-        As `compare_recordings` takes them.
+    reference: The trusted run.
+    calibration, mapping: As `compare_recordings` takes them.
     """
 
     def __init__(
@@ -259,15 +249,9 @@ class GrowingComparison:
     def add(self, candidate: Recording) -> Iterator[SteppedTo]:
         """Compare the steps that have come since: those that all ranks of the reference have to their end.
 
-        Parameters
-        ----------
-        candidate
-            The recording as it is now, opened anew.
+        candidate: The recording as it is now, opened anew.
 
-        Raises
-        ------
-        RecordingError
-            If one cannot be read.
+        Raises RecordingError if one cannot be read.
         """
         pairing = pair_recordings(self._reference, candidate, self._mapping)
         if len(pairing.ranks.both) < len(self._reference.ranks):
@@ -415,10 +399,8 @@ class AllRanksNeededError(Exception):
 def _take_equal_ranks(gathered: Gathered, laws: _Laws) -> None:
     """Take in the ranks that were not opened, by those that stand for them.
 
-    Raises
-    ------
-    AllRanksNeededError
-        If one that stands for others is not found equal in every tensor and call, with nothing else to be said of it.
+    Raises AllRanksNeededError if one that stands for others is not found equal in every tensor and call, with nothing
+    else to be said of it.
     """
     from lockstep.core.rank_findings import EqualRank
 

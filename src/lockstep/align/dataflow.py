@@ -20,12 +20,8 @@ _PRODUCED = frozenset({Role.OUTPUT, Role.BUFFER, Role.LOSS})
 class Flow:
     """The data flow of one step of one rank of one recording.
 
-    Attributes
-    ----------
-    calls
-        Every call by its number.
-    containers
-        Numbers of the module calls inside of which something was recorded.
+    calls: Every call by its number.
+    containers: Numbers of the module calls inside of which something was recorded.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:

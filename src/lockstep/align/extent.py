@@ -34,10 +34,7 @@ _BY_THE_ENGINE = frozenset({Phase.BACKWARD, Phase.OPTIMIZER})
 class View:
     """The options that decide which part of a training each recording holds.
 
-    Parameters
-    ----------
-    reference, candidate
-        What each was asked for.
+    reference, candidate: What each was asked for.
     """
 
     reference: Options
@@ -127,14 +124,9 @@ def _flattened(calls: Iterable[Call]) -> list[Call]:
 class Extent:
     """Aligns the steps of one rank as far as both recordings go, and lists the calls that were left out.
 
-    Parameters
-    ----------
-    reference, candidate
-        The rank in both recordings.
-    view
-        What both were asked to look at.
-    names
-        What the candidate calls otherwise.
+    reference, candidate: The rank in both recordings.
+    view: What both were asked to look at.
+    names: What the candidate calls otherwise.
     """
 
     def __init__(
@@ -195,10 +187,7 @@ class Extent:
     def not_compared(self, steps: Collection[int] | None) -> list[NotCompared]:
         """Return the parts of this rank that were not compared because one recording ends before the other.
 
-        Parameters
-        ----------
-        steps
-            The steps that were asked for; None for all.
+        steps: The steps that were asked for; None for all.
         """
         whole, any_rows = (
             [

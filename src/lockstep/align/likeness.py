@@ -63,12 +63,8 @@ def align_by_content(
 ) -> Iterator[ContentPartner]:
     """Match calls without partner by their only output.
 
-    Parameters
-    ----------
-    reference, candidate
-        All calls of one step, in order of time.
-    partners
-        Candidate call by reference call, as found so far.
+    reference, candidate: All calls of one step, in order of time.
+    partners: Candidate call by reference call, as found so far.
     """
     back = {right: left for left, right in partners.items()}
     calls = {call.id: call for call in reference}, {call.id: call for call in candidate}
@@ -324,12 +320,8 @@ def calls_in_parts(
     them than the other, and each of their tensors has one shape in all of them, or as many elements in all of one
     run's as in all of the other's.
 
-    Parameters
-    ----------
-    partners
-        The candidate's call of each reference call that has one.
-    kind
-        Modules or operators.
+    partners: The candidate's call of each reference call that has one.
+    kind: Modules or operators.
     """
     sides = [[one for one in calls if one.kind is kind] for calls in (reference, candidate)]
     paired = partners.keys(), set(partners.values())

@@ -112,23 +112,13 @@ def _read(path: Path) -> str:
 class NameMapping:
     """Names of the reference with those of the candidate, as a mapping file gives them.
 
-    Parameters
-    ----------
-    modules, parameters, operators, states
-        Candidate name by reference name; either may hold `*`.
-    layouts
-        Layout in words by the reference's name of a parameter, which may hold `*`.
-    activations
-        Layouts in words of all other tensors.
-    guesses
-        Sections of lines that were proposed and that nobody has confirmed; they are not used.
-    where
-        Where it was written, for messages.
+    modules, parameters, operators, states: Candidate name by reference name; either may hold `*`.
+    layouts: Layout in words by the reference's name of a parameter, which may hold `*`.
+    activations: Layouts in words of all other tensors.
+    guesses: Sections of lines that were proposed and that nobody has confirmed; they are not used.
+    where: Where it was written, for messages.
 
-    Raises
-    ------
-    UsageError
-        If the two names of a line have different numbers of `*`, or a layout is none.
+    Raises UsageError if the two names of a line have different numbers of `*`, or a layout is none.
     """
 
     modules: dict[str, str] = field(default_factory=dict)
@@ -154,10 +144,7 @@ class NameMapping:
     def read(cls, path: str | Path) -> NameMapping:
         """Read a mapping file; nothing in it is executed.
 
-        Raises
-        ------
-        UsageError
-            If the file cannot be read, is not valid YAML, or holds something other than names.
+        Raises UsageError if the file cannot be read, is not valid YAML, or holds something other than names.
         """
         try:
             value = yaml.safe_load(_read(Path(path)))
@@ -184,10 +171,7 @@ class NameMapping:
     def check(self, reference: Names, candidate: Names) -> None:
         """Check that every line means something in these two recordings.
 
-        Raises
-        ------
-        UsageError
-            If a name matches nothing, or an operator's short name matches several.
+        Raises UsageError if a name matches nothing, or an operator's short name matches several.
         """
         for rule in self.rules():
             sides = (

@@ -69,12 +69,8 @@ def module_tree(
 ) -> dict[str, Node]:
     """The modules of a run by path, the root under "".
 
-    Parameters
-    ----------
-    classes
-        Class of each module in the model's order.
-    tensors
-        Initial parameters and buffers in order: module that owns it, full name, content.
+    classes: Class of each module in the model's order.
+    tensors: Initial parameters and buffers in order: module that owns it, full name, content.
     """
     nodes = {"": Node("")}
     for path, name in classes.items():

@@ -233,12 +233,8 @@ _OF_OPERANDS = frozenset({Role.INPUT, Role.GRAD_INPUT, Role.PARAM_GRAD})
 def commuted(calls: CallPair, pairs: tuple[Pair, ...], same: Same) -> tuple[Pair, ...]:
     """Return the pairs of two calls, operand by operand.
 
-    Parameters
-    ----------
-    calls, pairs
-        The two calls, and their records by position.
-    same
-        Tells which of the candidate's operands is which of the reference's.
+    calls, pairs: The two calls, and their records by position.
+    same: Tells which of the candidate's operands is which of the reference's.
     """
     left, right = calls.reference, calls.candidate
     if left is None or right is None:

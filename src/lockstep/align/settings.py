@@ -157,10 +157,7 @@ def rounded_apart(settings: Iterable[Setting], read: Sequence[float] = ()) -> fl
     Python takes them from tensors (`norm.item()`), whose noise they carry. Numbers that somebody wrote are further
     apart than `_ROUNDED`.
 
-    Parameters
-    ----------
-    read
-        How far apart the numbers are that Python read out of tensors, as `NumbersRead.ratios` has it.
+    read: How far apart the numbers are that Python read out of tensors, as `NumbersRead.ratios` has it.
     """
     apart = 0.0
     for one in settings:
@@ -216,10 +213,7 @@ def _shown(value: Any) -> str:
 class NumbersRead:
     """Those of one rank of two runs (`StepSummary.numbers_read`).
 
-    Parameters
-    ----------
-    reference, candidate
-        Its steps, as far as they are recorded by now.
+    reference, candidate: Its steps, as far as they are recorded by now.
     """
 
     reference: Sequence[StepSummary]
@@ -230,11 +224,8 @@ class NumbersRead:
 
         None of a step in which one run read more numbers, so that nobody knows which belong together.
 
-        Parameters
-        ----------
-        judged
-            Pairs of contents, of both runs, that have been judged. Any other number is one that the script has set: a
-            tensor that only Python reads enters no call.
+        judged: Pairs of contents, of both runs, that have been judged. Any other number is one that the script has set:
+            a tensor that only Python reads enters no call.
         """
         return tuple(one for number in (step - 1, step) for one in self._ratios(number, judged))
 
@@ -253,10 +244,7 @@ def is_made_of(reference: float, candidate: float, ratios: Iterable[float]) -> b
 
     Then each run's argument is as far off as the number that it read, and nobody has set it otherwise.
 
-    Parameters
-    ----------
-    ratios
-        See `NumbersRead.ratios`.
+    ratios: See `NumbersRead.ratios`.
     """
     if reference * candidate <= 0:
         return False

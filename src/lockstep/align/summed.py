@@ -25,12 +25,8 @@ _ONE_EACH = frozenset({CallKind.GRADIENT, CallKind.OPTIMIZER})
 def with_sums(calls: Sequence[Call], names: Collection[str]) -> Sequence[Call]:
     """Return the calls of a step with those of added parameters put together, as far as they are one.
 
-    Parameters
-    ----------
-    calls
-        All of one step of the reference.
-    names
-        Names of parameters, of which those count that are made of several: `"a + b"`.
+    calls: All of one step of the reference.
+    names: Names of parameters, of which those count that are made of several: `"a + b"`.
     """
     sums = {part: name for name in names if SUM in name for part in name.split(SUM)}
     if not sums:

@@ -113,10 +113,7 @@ class UnusedGradients:
     def leads_nowhere(self, call: Call, gradient: TensorRecord) -> bool:
         """Whether the gradient that a call sends to an input only reaches gradients that nothing takes.
 
-        Parameters
-        ----------
-        gradient
-            Among the records of `call`, of role GRAD_INPUT.
+        gradient: Among the records of `call`, of role GRAD_INPUT.
         """
         if not self.calls:
             return False

@@ -138,21 +138,12 @@ class Steps:
     What the table leaves empty changes nothing: what is certain is not set aside, and where none is open an
     optimizer's step ends none, though it is counted.
 
-    Parameters
-    ----------
-    selection
-        Which steps are chosen.
+    selection: Which steps are chosen.
 
-    Attributes
-    ----------
-    state
-        Where recording is.
-    number
-        Of the step that is open, or of the one that comes, from 0.
-    selection
-        As given, or as `choose` has it.
-    left_out
-        How many chosen steps were not recorded, as there was no room for them.
+    state: Where recording is.
+    number: Of the step that is open, or of the one that comes, from 0.
+    selection: As given, or as `choose` has it.
+    left_out: How many chosen steps were not recorded, as there was no room for them.
     """
 
     def __init__(self, selection: StepSelection) -> None:

@@ -62,14 +62,9 @@ class Compared(NamedTuple):
 class Using(NamedTuple):
     """The engine that computes ahead, if one is asked for.
 
-    Parameters
-    ----------
-    engine
-        `local` or `ray`; None for none.
-    workers
-        How many processes; None for one a processor.
-    cluster
-        The address of a Ray cluster; "" for one of this machine.
+    engine: `local` or `ray`; None for none.
+    workers: How many processes; None for one a processor.
+    cluster: The address of a Ray cluster; "" for one of this machine.
     """
 
     engine: str | None = None
@@ -99,13 +94,7 @@ def check_two(reference: Path, candidate: Path) -> None:
 
 
 def check_one(**chosen: Any) -> None:
-    """Check that no option says how to compare, where one recording is given.
-
-    Raises
-    ------
-    UsageError
-        If one does.
-    """
+    """Check that no option says how to compare, where one recording is given. Raises UsageError if one does."""
     for name in _OF_TWO:
         if chosen.get(name):
             raise UsageError(f"--{name} belongs to a comparison; give a candidate too")

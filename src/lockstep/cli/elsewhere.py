@@ -72,12 +72,8 @@ def runs_elsewhere(
 def run_where_it_lies(name: str, *, writes: tuple[str, ...]) -> int:
     """Run the verb that was typed on the machine where the larger of its recordings lies; returns its exit code.
 
-    Parameters
-    ----------
-    name
-        The switch that asks for it.
-    writes
-        The options whose paths the verb writes.
+    name: The switch that asks for it.
+    writes: The options whose paths the verb writes.
     """
     context = click.get_current_context()
     asked = _asked(context, "", dict.fromkeys(writes, Use.WRITES), Use.LIES)

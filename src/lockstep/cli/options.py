@@ -201,18 +201,11 @@ class Default(enum.Enum):
 class Meaning:
     """The meaning of one option, the same in every verb.
 
-    Parameters
-    ----------
-    words
-        The help of every verb begins with them.
-    type
-        Of its value; None for a switch. A verb may take fewer of several choices.
-    default
-        Of every verb.
-    metavar
-        What stands for the value in the help.
-    short
-        A second, short name.
+    words: The help of every verb begins with them.
+    type: Of its value; None for a switch. A verb may take fewer of several choices.
+    default: Of every verb.
+    metavar: What stands for the value in the help.
+    short: A second, short name.
     """
 
     words: str

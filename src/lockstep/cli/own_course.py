@@ -20,12 +20,8 @@ from lockstep.store.urls import url_of
 def course_place(directory: Path, source: Path | None, options: Options, *, force: bool) -> Path:
     """Return where the training on its own course is recorded, beside its windows.
 
-    Raises
-    ------
-    UsageError
-        If no window sets a state, or nothing would be left to train.
-    OutputExistsError
-        If something is there.
+    Raises UsageError if no window sets a state, or nothing would be left to train. Raises OutputExistsError if
+    something is there.
     """
     if source is None:
         raise UsageError("--keep-course: no state is set; give --start-from too, or leave it out")
@@ -45,16 +41,10 @@ def record_own_course(
 ) -> int:
     """Train once more, from the start, without a state of the reference; return the exit code of the command.
 
-    Parameters
-    ----------
-    command
-        What to run.
-    windows
-        The recording of the candidate's windows.
-    place
-        Where the training is recorded: its first steps, its step log and its end.
-    source
-        The reference.
+    command: What to run.
+    windows: The recording of the candidate's windows.
+    place: Where the training is recorded: its first steps, its step log and its end.
+    source: The reference.
     """
     kept = kept_windows(open_recording(source))
     options = dataclasses.replace(

@@ -33,24 +33,16 @@ UNKNOWN = "..."
 class RecordAgain:
     """A command that records a training once more.
 
-    Parameters
-    ----------
-    path
-        Where its recording goes, which is a new place.
-    line
-        The command on one line, quoted for a shell.
-    is_whole
-        Whether the training's own command was kept to its last word, so that the line can be pasted.
-    training
-        The training's own command and the folder in which it runs: equal for two recordings that one command made.
-    starts_from
-        The recording whose states it sets, None where it sets none: that comes first.
-    unkept
-        Environment variables that the training's scripts read and whose values are not kept: whoever pastes the line
-        sets them as they were.
-    may_fail
-        Whether the line may end with another code than 0 and has recorded all the same: the training crashed, or it is
-        a test of pytest, which takes being ended early for a failure.
+    path: Where its recording goes, which is a new place.
+    line: The command on one line, quoted for a shell.
+    is_whole: Whether the training's own command was kept to its last word, so that the line can be pasted.
+    training: The training's own command and the folder in which it runs: equal for two recordings that one command
+        made.
+    starts_from: The recording whose states it sets, None where it sets none: that comes first.
+    unkept: Environment variables that the training's scripts read and whose values are not kept: whoever pastes the
+        line sets them as they were.
+    may_fail: Whether the line may end with another code than 0 and has recorded all the same: the training crashed, or
+        it is a test of pytest, which takes being ended early for a failure.
     """
 
     path: Path

@@ -412,12 +412,8 @@ class _Asked:
     def _again(self, runs: Sequence[Recording], **how: Any) -> list[RecordAgain]:
         """The commands that record runs again: the reference before what is set to its states.
 
-        Parameters
-        ----------
-        runs
-            Which, in the order in which they are compared.
-        how
-            As `record_again` takes it; `steps` and `save` as before where they are "".
+        runs: Which, in the order in which they are compared.
+        how: As `record_again` takes it; `steps` and `save` as before where they are "".
         """
         made: dict[int, RecordAgain] = {}
         source: Path | None = None

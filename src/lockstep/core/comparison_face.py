@@ -89,10 +89,7 @@ class Shown:
     def to_pandas(self) -> pd.DataFrame:
         """Return the table of `to_polars` as a pandas data frame.
 
-        Raises
-        ------
-        UsageError
-            If pandas is not installed; Lockstep does not need it otherwise.
+        Raises UsageError if pandas is not installed; Lockstep does not need it otherwise.
         """
         try:
             import pandas as pd

@@ -21,12 +21,8 @@ _HELD = (Role.PARAM, Role.PARAM_AFTER, Role.STATE, Role.STATE_AFTER, Role.BUFFER
 class Dependence:
     """What the training of one rank depends on.
 
-    Parameters
-    ----------
-    steps
-        Its recorded steps.
-    calls
-        Gives those of a step, in order of time.
+    steps: Its recorded steps.
+    calls: Gives those of a step, in order of time.
     """
 
     def __init__(self, steps: Sequence[int], calls: Callable[[int], Sequence[Call]]) -> None:

@@ -390,29 +390,19 @@ class Course(str, Enum):
 class Ends:
     """Two trainings after their recorded steps, and the distance of their ends.
 
-    Parameters
-    ----------
-    course
-        What became of them.
-    reasons
-        What says so.
-    certain
-        With `Course.APART`: whether it is more than rounding can make of it.
-    parted_at
-        The first step whose loss differs where the recorded steps are equal bit by bit; None where none was seen.
-    final_losses
-        The last loss of the reference and of the candidate, as far as both went.
-    rel_l2, largest, largest_rel_l2
-        How far apart all parameters ended, `|c - r| / max(|c|, |r|)`, dimensionless and estimated from sketches; the
-        parameter that is furthest apart, and how far. NaN and "" where it is not known.
-    others_apart
-        Buffers and optimizer state that differ at the end where no parameter does.
-    steps_to_record
-        Steps of both that show where the runs part, the first and the one behind the last; None where they do not.
-    notes
-        What else is known.
-    rank
-        The rank that decides, of several.
+    course: What became of them.
+    reasons: What says so.
+    certain: With `Course.APART`: whether it is more than rounding can make of it.
+    parted_at: The first step whose loss differs where the recorded steps are equal bit by bit; None where none was
+        seen.
+    final_losses: The last loss of the reference and of the candidate, as far as both went.
+    rel_l2, largest, largest_rel_l2: How far apart all parameters ended, `|c - r| / max(|c|, |r|)`, dimensionless and
+        estimated from sketches; the parameter that is furthest apart, and how far. NaN and "" where it is not known.
+    others_apart: Buffers and optimizer state that differ at the end where no parameter does.
+    steps_to_record: Steps of both that show where the runs part, the first and the one behind the last; None where they
+        do not.
+    notes: What else is known.
+    rank: The rank that decides, of several.
     """
 
     course: Course

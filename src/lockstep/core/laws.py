@@ -41,22 +41,15 @@ class Quantity(str, Enum):
 class Breach:
     """A law that does not hold, where, and by how much.
 
-    Parameters
-    ----------
-    run
-        The run that broke it: "reference" or "candidate"; "" where the two differ and either may be right.
-    name
-        Of the parameter or buffer, or what a result is called.
-    distance, allowed
-        Relative Euclidean distances.
-    reference_at, candidate_at
-        Call and index of the result that it is seen at, or that the first wrong gradient arrives at; () for none.
-    reference_calls, candidate_calls
-        Numbers of the calls between the last tensors that are the same in both and the first that is not.
-    words
-        The evidence, without the place.
-    backward_alone
-        Whether every loss is the same, and the difference begins on the way back.
+    run: The run that broke it: "reference" or "candidate"; "" where the two differ and either may be right.
+    name: Of the parameter or buffer, or what a result is called.
+    distance, allowed: Relative Euclidean distances.
+    reference_at, candidate_at: Call and index of the result that it is seen at, or that the first wrong gradient
+        arrives at; () for none.
+    reference_calls, candidate_calls: Numbers of the calls between the last tensors that are the same in both and the
+        first that is not.
+    words: The evidence, without the place.
+    backward_alone: Whether every loss is the same, and the difference begins on the way back.
     """
 
     law: Law
@@ -77,24 +70,16 @@ class Breach:
 class StepAnswer:
     """What the laws say of one step.
 
-    Parameters
-    ----------
-    breaches
-        In the order in which they are to be named; none where every law that was applied holds.
-    not_judged
-        What no law could be applied to, and why; with any of it the step is not agreed upon.
-    shared
-        Where the programs differ: results of the reference and of the candidate that the other has too, each as the
+    breaches: In the order in which they are to be named; none where every law that was applied holds.
+    not_judged: What no law could be applied to, and why; with any of it the step is not agreed upon.
+    shared: Where the programs differ: results of the reference and of the candidate that the other has too, each as the
         number of its call and its index.
-    made_again
-        Parameters, by the reference's names, of which both runs' updates are exactly what their own gradients and
-        states make.
-    as_rounded
-        Gradients of few numbers that calls sent, by the contents of the reference and the candidate: rounding takes
-        both programs as far apart as they are.
-    rounded_products
-        Results of single calls, by the contents of the reference and the candidate: each is what its inputs give,
-        which are the same in both runs, rounded.
+    made_again: Parameters, by the reference's names, of which both runs' updates are exactly what their own gradients
+        and states make.
+    as_rounded: Gradients of few numbers that calls sent, by the contents of the reference and the candidate: rounding
+        takes both programs as far apart as they are.
+    rounded_products: Results of single calls, by the contents of the reference and the candidate: each is what its
+        inputs give, which are the same in both runs, rounded.
     """
 
     breaches: tuple[Breach, ...] = ()
@@ -123,16 +108,10 @@ class StepBreach:
 class LawsVerdict:
     """What the laws say of two recordings.
 
-    Parameters
-    ----------
-    breaches
-        In order of steps.
-    not_judged
-        Why a law was not applied to a part, each reason once.
-    steps
-        How many steps of ranks were looked at.
-    without
-        The verdict by pairs of calls, which these laws may have overruled.
+    breaches: In order of steps.
+    not_judged: Why a law was not applied to a part, each reason once.
+    steps: How many steps of ranks were looked at.
+    without: The verdict by pairs of calls, which these laws may have overruled.
     """
 
     breaches: tuple[StepBreach, ...]
@@ -151,10 +130,7 @@ class LawsVerdict:
 def step_answer_of(said: Any) -> StepAnswer:
     """The answer out of JSON values, each of its type.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     return StepAnswer(
         tuple(_breach_of(one) for one in said["breaches"]),

@@ -17,10 +17,7 @@ def release_pages(array: Array) -> None:
     again is allowed, and takes them from the file's cache. Does nothing to arrays in ordinary memory, nor to those that
     can be written to.
 
-    Parameters
-    ----------
-    array
-        Any array; a view of a part of a tensor lets go of the whole tensor.
+    array: Any array; a view of a part of a tensor lets go of the whole tensor.
     """
     release_part(_owner(array)[0])
 
@@ -28,10 +25,7 @@ def release_pages(array: Array) -> None:
 def release_part(array: Array) -> None:
     """Release these contiguous elements, as `release_pages` does, and the rest of their pages.
 
-    Parameters
-    ----------
-    array
-        Any array.
+    array: Any array.
     """
     found = Pages(array).span(0, array.size)
     if found is not None:
@@ -41,10 +35,7 @@ def release_part(array: Array) -> None:
 class Pages:
     """The pages of a contiguous array, to be let go of part by part; of none where it lies in no mapped file.
 
-    Parameters
-    ----------
-    array
-        Any array.
+    array: Any array.
     """
 
     def __init__(self, array: Array) -> None:

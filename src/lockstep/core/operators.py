@@ -201,17 +201,12 @@ for _trait, _names in _TRAITS.items():
 class Product:
     """Where the tensors of a sum of products stand.
 
-    Parameters
-    ----------
-    left, right
-        Positions of the two factors among the arguments, and among the tensors.
-    added
-        Position of what is added where that is given, a bias or `out`; None where more tensors are factors too.
-    contracted
-        Axis of the left and of the right factor that the sum goes over; None where none is or a text says which.
-    filters_last
-        Whether the right factor of a convolution has its filters on the last axis and channels before them, as
-        TensorFlow keeps them, rather than on the first two.
+    left, right: Positions of the two factors among the arguments, and among the tensors.
+    added: Position of what is added where that is given, a bias or `out`; None where more tensors are factors too.
+    contracted: Axis of the left and of the right factor that the sum goes over; None where none is or a text says
+        which.
+    filters_last: Whether the right factor of a convolution has its filters on the last axis and channels before them,
+        as TensorFlow keeps them, rather than on the first two.
     """
 
     left: int = 0
@@ -286,22 +281,13 @@ _NEUTRAL = {"mul": 1, "multiply": 1, "div": 1, "divide": 1, "pow": 1, "add": 0, 
 class Operator:
     """The facts about an operator, however it is spelled.
 
-    Parameters
-    ----------
-    name
-        As `canonical_name` gives it.
-    family
-        The error model that it shares.
-    traits
-        What it has in common with others.
-    product
-        Where the tensors of its sum of products stand; None where it is none.
-    axis
-        The argument that says along which axis it works.
-    dropped
-        The argument that says which share it drops at random; None where it drops nothing.
-    neutral
-        The number that leaves any tensor alone as its other operand; None where there is none.
+    name: As `canonical_name` gives it.
+    family: The error model that it shares.
+    traits: What it has in common with others.
+    product: Where the tensors of its sum of products stand; None where it is none.
+    axis: The argument that says along which axis it works.
+    dropped: The argument that says which share it drops at random; None where it drops nothing.
+    neutral: The number that leaves any tensor alone as its other operand; None where there is none.
     """
 
     name: str

@@ -13,20 +13,12 @@ from dataclasses import dataclass
 class OptimizerClass:
     """One class.
 
-    Parameters
-    ----------
-    averages
-        States that are linear in the gradients.
-    squares
-        States that are quadratic in them.
-    root
-        The state whose root divides the update, or "".
-    decays_otherwise_as
-        The class that makes the same update but for where weight decay goes in, or "".
-    is_linear
-        Whether the update is linear in the gradient.
-    options_of_closure
-        Options that decide how often it calls its closure.
+    averages: States that are linear in the gradients.
+    squares: States that are quadratic in them.
+    root: The state whose root divides the update, or "".
+    decays_otherwise_as: The class that makes the same update but for where weight decay goes in, or "".
+    is_linear: Whether the update is linear in the gradient.
+    options_of_closure: Options that decide how often it calls its closure.
     """
 
     averages: tuple[str, ...] = ()

@@ -33,10 +33,7 @@ class EqualRank(Generic[F]):
 class RankFindings(Sequence[F]):
     """The findings of all ranks in order.
 
-    Parameters
-    ----------
-    parts
-        Findings that are at hand, and equal ranks, which are opened one after the other while all are gone through.
+    parts: Findings that are at hand, and equal ranks, which are opened one after the other while all are gone through.
     """
 
     def __init__(self, parts: Iterable[Sequence[F] | EqualRank[F]]) -> None:

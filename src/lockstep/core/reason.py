@@ -36,18 +36,11 @@ class About(str, Enum):
 class Clause:
     """One thing that a reason says.
 
-    Parameters
-    ----------
-    about
-        What it is about.
-    words
-        How it is said.
-    name
-        The setting, module or tensor that it is about, or "".
-    reference, candidate
-        What each run has there, as printed, or "".
-    difference
-        How far apart the two are, relative; None where that is not known.
+    about: What it is about.
+    words: How it is said.
+    name: The setting, module or tensor that it is about, or "".
+    reference, candidate: What each run has there, as printed, or "".
+    difference: How far apart the two are, relative; None where that is not known.
     """
 
     about: About

@@ -52,20 +52,12 @@ PIECE = 1 << 15
 class Statistic:
     """How one field of `Statistics` is kept in recordings and shown in tables, which all follow from this.
 
-    Parameters
-    ----------
-    name
-        Of the field, and of its column.
-    kind
-        Type of its values: float, int or str.
-    heading
-        The word over its column.
-    unwritten
-        What stands for one that a recording does not hold.
-    least
-        The smallest value that may stand in a recording.
-    added
-        Whether earlier builds wrote recordings without its column.
+    name: Of the field, and of its column.
+    kind: Type of its values: float, int or str.
+    heading: The word over its column.
+    unwritten: What stands for one that a recording does not hold.
+    least: The smallest value that may stand in a recording.
+    added: Whether earlier builds wrote recordings without its column.
     """
 
     name: str
@@ -259,14 +251,9 @@ def is_other_checksum_alone(left: Content | None, right: Content | None) -> bool
 class Layout:
     """How a tensor lay in memory, where that was not row after row in memory of its own.
 
-    Parameters
-    ----------
-    strides
-        Elements from one index to the next, per axis.
-    offset
-        Elements from the first of the memory that it shares to its own first; 0 where it shares none.
-    shares
-        Number of that memory among those that inputs of one call share; -1 for its own.
+    strides: Elements from one index to the next, per axis.
+    offset: Elements from the first of the memory that it shares to its own first; 0 where it shares none.
+    shares: Number of that memory among those that inputs of one call share; -1 for its own.
     """
 
     strides: tuple[int, ...]
@@ -278,12 +265,8 @@ class Layout:
 class Conditions:
     """The settings around a call: autocast, autograd's mode and others.
 
-    Parameters
-    ----------
-    gradients
-        Whether autograd kept what backward needs.
-    autocast
-        Device types with the dtype that autocast computed in there, e.g. `(("cuda", "bfloat16"),)`.
+    gradients: Whether autograd kept what backward needs.
+    autocast: Device types with the dtype that autocast computed in there, e.g. `(("cuda", "bfloat16"),)`.
     """
 
     gradients: bool = True

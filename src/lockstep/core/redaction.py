@@ -27,14 +27,9 @@ _A_PATH = re.compile(r"""file://[^\s"']+|(?<![\w./<])(?:~[\w.-]*)?/(?!/)[\w.@+~-
 class Redaction:
     """The names and paths of this machine and person, to take out.
 
-    Parameters
-    ----------
-    working_directory, home
-        Absolute paths.
-    roots
-        Absolute paths of the folders that modules are imported from.
-    names
-        Of the user and of the host.
+    working_directory, home: Absolute paths.
+    roots: Absolute paths of the folders that modules are imported from.
+    names: Of the user and of the host.
     """
 
     working_directory: str

@@ -71,12 +71,8 @@ Signs = npt.NDArray[np.int8]
 class Plan:
     """How the elements of tensors of one size are laid out.
 
-    Parameters
-    ----------
-    row
-        Number of lanes, and elements per row; a prime that does not divide the element count.
-    parts
-        How many groups of 32 x 129 lanes are mixed.
+    row: Number of lanes, and elements per row; a prime that does not divide the element count.
+    parts: How many groups of 32 x 129 lanes are mixed.
     """
 
     row: int
@@ -132,10 +128,7 @@ def _mixed(number: int) -> int:
 class Lanes:
     """Lane sums of one tensor as its blocks go by.
 
-    Parameters
-    ----------
-    plan
-        `plan_of` the tensor's element count.
+    plan: `plan_of` the tensor's element count.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -76,15 +76,10 @@ class StateRecord:
 class HeldSetting:
     """A number or a mode that something held at the end, by the path from a variable of the script.
 
-    Parameters
-    ----------
-    path
-        As a script would write it: `scheduler._last_lr[0]`, `main.model.drop.training`.
-    value
-        A number, a mode, the text of a number that JSON lacks; None where there is nothing, or a container without
+    path: As a script would write it: `scheduler._last_lr[0]`, `main.model.drop.training`.
+    value: A number, a mode, the text of a number that JSON lacks; None where there is nothing, or a container without
         elements.
-    moves
-        Whether it is a number of a module of the script's own that is not what it was at the last recorded step: a
+    moves: Whether it is a number of a module of the script's own that is not what it was at the last recorded step: a
         count or a time, maybe.
     """
 

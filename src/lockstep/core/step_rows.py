@@ -22,25 +22,15 @@ SCALER = "scaler."
 class StepRow:
     """One step of a training.
 
-    Parameters
-    ----------
-    step
-        Its number, from 0.
-    loss, passes, dtype
-        The mean of the numbers that `backward` was called on, how many there were, and their dtype; None where there
-        was none.
-    settings
-        The hyper-parameters, the parameters that train and the loss scale of this step, those of before included.
-    skipped
-        Whether a gradient scaler left the update out.
-    gradient_norms
-        By group of parameters, of chosen steps alone.
-    batches
-        By the number of a data loader, how often it gave a batch and the digest of these.
-    generators
-        Digests of the states of the random generators after the update, by name.
-    seconds
-        Since the row before, None for the first.
+    step: Its number, from 0.
+    loss, passes, dtype: The mean of the numbers that `backward` was called on, how many there were, and their dtype;
+        None where there was none.
+    settings: The hyper-parameters, the parameters that train and the loss scale of this step, those of before included.
+    skipped: Whether a gradient scaler left the update out.
+    gradient_norms: By group of parameters, of chosen steps alone.
+    batches: By the number of a data loader, how often it gave a batch and the digest of these.
+    generators: Digests of the states of the random generators after the update, by name.
+    seconds: Since the row before, None for the first.
     """
 
     step: int
@@ -80,21 +70,13 @@ class Fact(str, Enum):
 class FactDifference:
     """The first step at which a fact of two step logs differs.
 
-    Parameters
-    ----------
-    fact
-        Which.
-    step
-        The step.
-    name
-        The setting, loader or generator, as a user reads it.
-    reference, candidate
-        Its value in each run.
-    rank
-        The rank, "" if there is one alone.
-    certain
-        Whether rounding cannot have made it: not so for a skipped update, which an overflow decides, and for a learning
-        rate that follows losses which differ already.
+    fact: Which.
+    step: The step.
+    name: The setting, loader or generator, as a user reads it.
+    reference, candidate: Its value in each run.
+    rank: The rank, "" if there is one alone.
+    certain: Whether rounding cannot have made it: not so for a skipped update, which an overflow decides, and for a
+        learning rate that follows losses which differ already.
     """
 
     fact: Fact
@@ -121,22 +103,13 @@ class FactDifference:
 class Growth:
     """How the distance of two runs' losses grows, and where it leaves that growth.
 
-    Parameters
-    ----------
-    name
-        The numbers: "losses", or the norms of the gradients of a group.
-    began, ended
-        The relative distance at the first step that differs, and the largest of all.
-    factor
-        Times a step by which it grew in the first steps.
-    left_at
-        The first step that lies beyond that growth, None where none does.
-    left_with, expected
-        The distance there, and the largest that was to be expected; NaN without one.
-    by_calibration
-        Whether a calibration says what is to be expected, rather than the first steps.
-    rank
-        The rank, "" if there is one alone.
+    name: The numbers: "losses", or the norms of the gradients of a group.
+    began, ended: The relative distance at the first step that differs, and the largest of all.
+    factor: Times a step by which it grew in the first steps.
+    left_at: The first step that lies beyond that growth, None where none does.
+    left_with, expected: The distance there, and the largest that was to be expected; NaN without one.
+    by_calibration: Whether a calibration says what is to be expected, rather than the first steps.
+    rank: The rank, "" if there is one alone.
     """
 
     name: str
@@ -154,18 +127,11 @@ class Growth:
 class StepLogsCompared:
     """The answer of comparing two step logs.
 
-    Parameters
-    ----------
-    steps
-        How many steps both logged.
-    facts
-        The kinds of facts that were compared.
-    differences
-        The first step of each fact that differs, in order of steps.
-    growths
-        How losses and gradient norms grow apart; empty where they are equal bit by bit.
-    equal_losses
-        How many of the first steps have losses that are equal bit by bit.
+    steps: How many steps both logged.
+    facts: The kinds of facts that were compared.
+    differences: The first step of each fact that differs, in order of steps.
+    growths: How losses and gradient norms grow apart; empty where they are equal bit by bit.
+    equal_losses: How many of the first steps have losses that are equal bit by bit.
     """
 
     steps: int

@@ -12,24 +12,14 @@ from typing import Any, Self
 class Facts:
     """The data of one sentence; a field that does not apply is empty or None.
 
-    Parameters
-    ----------
-    why
-        What kind it is.
-    side, rank, step
-        The run ("reference" or "candidate") and the rank that it is about, and the first step.
-    names
-        What it is about: tensors, files, ranks, steps.
-    count, of
-        How many, of how many.
-    at
-        Where the first of them is; of what is trained, which quantity it is.
-    reference, candidate
-        What each run has there.
-    reason
-        What is known of why.
-    numbers
-        Other numbers by name, with the unit in the name; without one they are dimensionless.
+    why: What kind it is.
+    side, rank, step: The run ("reference" or "candidate") and the rank that it is about, and the first step.
+    names: What it is about: tensors, files, ranks, steps.
+    count, of: How many, of how many.
+    at: Where the first of them is; of what is trained, which quantity it is.
+    reference, candidate: What each run has there.
+    reason: What is known of why.
+    numbers: Other numbers by name, with the unit in the name; without one they are dimensionless.
     """
 
     why: Enum

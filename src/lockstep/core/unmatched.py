@@ -12,14 +12,9 @@ from dataclasses import dataclass
 class UnmatchedNote:
     """The note of one rank about its first recorded step.
 
-    Parameters
-    ----------
-    step
-        Which step that is.
-    ranks
-        How many ranks are recorded: a pattern that another of them matches is none to be told.
-    patterns
-        Those that matched nothing, with the nearest names.
+    step: Which step that is.
+    ranks: How many ranks are recorded: a pattern that another of them matches is none to be told.
+    patterns: Those that matched nothing, with the nearest names.
     """
 
     step: int

@@ -103,16 +103,10 @@ class StateDifference:
 class MeanRate:
     """How much of the new weights a mean of them took in the first step of a window.
 
-    Parameters
-    ----------
-    name
-        What holds the mean.
-    rate
-        The share of the new weights, 0 where the mean stayed; dimensionless.
-    bound
-        How far rounding may have moved the rate.
-    residual
-        What the rate does not explain, in sizes of that rounding: above 1 it is no mean of the weights.
+    name: What holds the mean.
+    rate: The share of the new weights, 0 where the mean stayed; dimensionless.
+    bound: How far rounding may have moved the rate.
+    residual: What the rate does not explain, in sizes of that rounding: above 1 it is no mean of the weights.
     """
 
     name: str
@@ -145,12 +139,9 @@ class WindowStart:
 class GivenInput:
     """An input that a reference recorded, and the candidate's module was given.
 
-    Parameters
-    ----------
-    step, module, call, name
-        The step, the path of the module, which of its calls in the step, from 0, and the argument.
-    own
-        The digest of the candidate's own input, which is to be a result that was recorded.
+    step, module, call, name: The step, the path of the module, which of its calls in the step, from 0, and the
+        argument.
+    own: The digest of the candidate's own input, which is to be a result that was recorded.
     """
 
     step: int

@@ -22,13 +22,7 @@ NAMES = ("local", "ray")
 
 
 def engine_named(name: str, *, workers: int | None, cluster: str) -> Engine:
-    """Start an engine.
-
-    Raises
-    ------
-    UsageError
-        If there is no such cluster, or an address is given that no engine uses.
-    """
+    """Start an engine. Raises UsageError if there is no such cluster, or an address is given that no engine uses."""
     check_engine(name, cluster=cluster)
     many = workers or _processors()
     return RayTasks(cluster, many) if name == "ray" else LocalPool(many)
@@ -37,10 +31,8 @@ def engine_named(name: str, *, workers: int | None, cluster: str) -> Engine:
 def check_engine(name: str, *, cluster: str) -> None:
     """Check what can be told of an engine before it is started, as that may come late or never.
 
-    Raises
-    ------
-    UsageError
-        If an address is given that no engine uses, Ray is not installed, or nothing answers at the address.
+    Raises UsageError if an address is given that no engine uses, Ray is not installed, or nothing answers at the
+    address.
     """
     if cluster and name != "ray":
         raise UsageError("--cluster names a Ray cluster; give --engine ray too")
@@ -71,16 +63,10 @@ def at_work(
     are put together to one are not cut: the comparison computes all. Ranks that are equal by their files are in no
     piece.
 
-    Parameters
-    ----------
-    engine
-        Starts it, once what is left of the comparison is worth it.
-    recordings, paths, forms
-        The two, as they are compared, by the paths and forms by which workers open them.
-    options
-        Arguments of `compare_recordings` that can be sent: paths and plain values.
-    told
-        Called with a sentence if workers are lost.
+    engine: Starts it, once what is left of the comparison is worth it.
+    recordings, paths, forms: The two, as they are compared, by the paths and forms by which workers open them.
+    options: Arguments of `compare_recordings` that can be sent: paths and plain values.
+    told: Called with a sentence if workers are lost.
     """
     ranks = pair_ranks(*recordings)
     if any(one.put_together_of is not None for one in recordings):

@@ -27,16 +27,10 @@ class ComputedAhead(KnownResults):
     itself then take longer than starting them. So recordings that are equal, differ in little, or are many and small
     cost what they cost without an engine.
 
-    Parameters
-    ----------
-    engine
-        Starts what computes the pieces that the journal does not hold.
-    job
-        Describes the comparison to workers.
-    pieces
-        What is computed, in the order in which the comparison comes to it.
-    told
-        Called with a sentence if a piece is lost: the comparison computes it itself.
+    engine: Starts what computes the pieces that the journal does not hold.
+    job: Describes the comparison to workers.
+    pieces: What is computed, in the order in which the comparison comes to it.
+    told: Called with a sentence if a piece is lost: the comparison computes it itself.
     """
 
     def __init__(
@@ -66,12 +60,7 @@ class ComputedAhead(KnownResults):
     def wait(self, step: int, rank: str) -> None:
         """Return when what was computed of a step of a rank is there.
 
-        Raises
-        ------
-        StateError
-            If a worker cannot take part.
-        UsageError
-            If there is no worker.
+        Raises StateError if a worker cannot take part. Raises UsageError if there is no worker.
         """
         left = 0 if self._engine is not None else self._pieces.left(step, rank)
         if left and self._pace.takes_s(left, self._computed_s) > _WORTH_S:
@@ -199,12 +188,8 @@ class _Pace:
 
         What is loaded and started in the first part is there for the others, and takes no longer than workers do.
 
-        Parameters
-        ----------
-        left
-            How many parts are left, with this one.
-        spent_s
-            How long those of all parts before it took.
+        left: How many parts are left, with this one.
+        spent_s: How long those of all parts before it took.
         """
         self._spent_s.append(spent_s)
         if len(self._spent_s) < 2:

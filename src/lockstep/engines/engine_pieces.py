@@ -30,20 +30,12 @@ _MOST_RANKS = 4
 class Job:
     """A comparison whose pieces workers compute.
 
-    Parameters
-    ----------
-    folder
-        Where the command was given: paths are relative to it.
-    reference, candidate
-        The two recordings, by path.
-    options
-        Arguments of `lockstep.comparison.compare_recordings`.
-    forms
-        What other tools wrote the recordings, as `open_recording` takes it.
-    states
-        For each rank of each recording, by its path, a digest of what tells that it is the same.
-    version
-        Of Lockstep.
+    folder: Where the command was given: paths are relative to it.
+    reference, candidate: The two recordings, by path.
+    options: Arguments of `lockstep.comparison.compare_recordings`.
+    forms: What other tools wrote the recordings, as `open_recording` takes it.
+    states: For each rank of each recording, by its path, a digest of what tells that it is the same.
+    version: Of Lockstep.
     """
 
     folder: str
@@ -64,12 +56,8 @@ class Job:
 class Piece:
     """Some ranks of the two, in all steps or in some.
 
-    Parameters
-    ----------
-    ranks
-        Names in the reference, each with that in the candidate.
-    steps
-        None for all that are compared.
+    ranks: Names in the reference, each with that in the candidate.
+    steps: None for all that are compared.
     """
 
     ranks: tuple[tuple[str, str], ...]
@@ -121,10 +109,8 @@ def computed(job: Job, piece: Piece | Work) -> Values:
 
     What is wrong with a recording is not said here: the comparison comes to it by itself.
 
-    Raises
-    ------
-    StateError
-        If this is a different version of Lockstep, or the recordings are not those that the comparison has.
+    Raises StateError if this is a different version of Lockstep, or the recordings are not those that the comparison
+    has.
     """
     here = f"worker {os.uname().nodename if hasattr(os, 'uname') else ''} ({os.getpid()})"
     if job.version != VERSION:
@@ -189,12 +175,8 @@ def state_of(rank: RankRecording) -> str:
 class Pieces:
     """A comparison, cut: a few ranks each; of few ranks, each step by itself.
 
-    Parameters
-    ----------
-    ranks
-        Those that are opened.
-    steps
-        Those that are compared; None for all.
+    ranks: Those that are opened.
+    steps: Those that are compared; None for all.
     """
 
     def __init__(

@@ -23,12 +23,8 @@ _KEPT_S = 7 * 86400
 class Journal:
     """The journal of one comparison: of the same recordings, compared in the same way by the same version.
 
-    Parameters
-    ----------
-    job
-        Which comparison it is.
-    folder
-        Where journals are; by default in this user's cache (XDG Base Directory Specification 0.8).
+    job: Which comparison it is.
+    folder: Where journals are; by default in this user's cache (XDG Base Directory Specification 0.8).
     """
 
     def __init__(self, job: Job, folder: Path | None = None) -> None:

@@ -17,10 +17,7 @@ _MOST_LOST = 4
 class LocalPool:
     """Computes pieces in processes of their own; an `Engine`.
 
-    Parameters
-    ----------
-    workers
-        How many.
+    workers: How many.
     """
 
     def __init__(self, workers: int) -> None:

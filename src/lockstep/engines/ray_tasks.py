@@ -35,17 +35,10 @@ _NOT_INSTALLED = "--engine ray: Ray is not installed here: pip install 'lockstep
 class RayTasks:
     """Computes pieces as tasks of Ray Core; an `Engine`.
 
-    Parameters
-    ----------
-    address
-        Of the cluster; "" starts one on this machine, which ends with the comparison.
-    workers
-        Processors of a cluster that is started here.
+    address: Of the cluster; "" starts one on this machine, which ends with the comparison.
+    workers: Processors of a cluster that is started here.
 
-    Raises
-    ------
-    UsageError
-        If Ray is not installed, there is no cluster, or it has no processor for 30 seconds.
+    Raises UsageError if Ray is not installed, there is no cluster, or it has no processor for 30 seconds.
     """
 
     def __init__(self, address: str, workers: int) -> None:
@@ -134,10 +127,7 @@ class RayTasks:
 def check_ray(address: str) -> None:
     """Check that Ray is installed, and that something answers at the address of a cluster, if one is given.
 
-    Raises
-    ------
-    UsageError
-        If not.
+    Raises UsageError if not.
     """
     if importlib.util.find_spec("ray") is None:
         raise UsageError(_NOT_INSTALLED)

@@ -86,13 +86,7 @@ def _floors(expected: ExpectedLoss, value: float) -> float:
 
 
 def write_expected(recording: Path, losses: Mapping[str, Sequence[ExpectedLoss]]) -> None:
-    """Write the losses that each rank may have, before the training begins.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Write the losses that each rank may have, before the training begins. Raises OSError if it cannot be written."""
     with (recording / _EXPECTED).open("w", encoding="ascii") as file:
         for rank, those in losses.items():
             file.writelines(
@@ -101,13 +95,7 @@ def write_expected(recording: Path, losses: Mapping[str, Sequence[ExpectedLoss]]
 
 
 def expected_in(recording: Path, rank: str) -> list[ExpectedLoss]:
-    """Return the expected losses of one rank.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    """
+    """Return the expected losses of one rank. Raises OSError if it cannot be read."""
     with (recording / _EXPECTED).open(encoding="ascii") as file:
         rows = (line.split() for line in file)
         return [

@@ -17,14 +17,9 @@ _NEVER = 1 << 53
 class LastStep:
     """The step after which a training is to end; if it is past that step, it ends after its next one.
 
-    Parameters
-    ----------
-    step
-        Which; by default none: what was recorded was looked at, and the training may go on to its own end.
-    whole
-        Patterns as of `--only`: of the last step these are recorded with whole tensors, and nothing else.
-    into
-        The recording that they go to; "" where the step is recorded as those before.
+    step: Which; by default none: what was recorded was looked at, and the training may go on to its own end.
+    whole: Patterns as of `--only`: of the last step these are recorded with whole tensors, and nothing else.
+    into: The recording that they go to; "" where the step is recorded as those before.
     """
 
     step: int = _NEVER
@@ -33,13 +28,7 @@ class LastStep:
 
 
 def ask_for_last_step(recording: Path, last: LastStep) -> None:
-    """Ask each process that is recorded there to end.
-
-    Raises
-    ------
-    OSError
-        If that cannot be written.
-    """
+    """Ask each process that is recorded there to end. Raises OSError if that cannot be written."""
     with replacing(recording / _NAME) as aside:
         aside.write_text(json.dumps(dataclasses.asdict(last)), encoding="ascii")
 

@@ -25,16 +25,10 @@ _PAUSED = ".paused"
 class LiveRun:
     """A training that is followed.
 
-    Parameters
-    ----------
-    pid
-        Of the process that follows it.
-    command
-        What trains; empty where that is not to be told.
-    recording
-        Where its processes leave their steps.
-    started
-        When, as ISO 8601 in UTC.
+    pid: Of the process that follows it.
+    command: What trains; empty where that is not to be told.
+    recording: Where its processes leave their steps.
+    started: When, as ISO 8601 in UTC.
     """
 
     pid: int
@@ -55,10 +49,7 @@ class LiveRun:
     def pause(self) -> None:
         """Ask every process of it to wait at the end of its step.
 
-        Raises
-        ------
-        OSError
-            If that cannot be written: it has ended.
+        Raises OSError if that cannot be written: it has ended.
         """
         with replacing(Path(self.recording) / _PAUSED) as aside:
             aside.write_text("\n", encoding="ascii")

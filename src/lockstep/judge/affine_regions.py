@@ -32,16 +32,10 @@ _FIRST, _SECOND = "args.0", "args.1"
 class Affine:
     """`factor * source + constant`.
 
-    Parameters
-    ----------
-    source
-        Number of the content that it is made from.
-    factor, constant
-        As the recorded numbers give them.
-    size
-        Sum of the magnitudes that the constant was added up from.
-    numbers
-        How many numbers were rounded on the way.
+    source: Number of the content that it is made from.
+    factor, constant: As the recorded numbers give them.
+    size: Sum of the magnitudes that the constant was added up from.
+    numbers: How many numbers were rounded on the way.
     """
 
     source: int
@@ -85,10 +79,7 @@ class Affine:
 def other_factor(sources: Sequence[Measured], target: Measured, region: Region) -> Judgement | None:
     """Judge a tensor that both runs make of one aligned tensor with numbers alone; None where they do not, or the same.
 
-    Parameters
-    ----------
-    sources, target, region
-        As `lockstep.judge.protocol.Judge.passage` gets them.
+    sources, target, region: As `lockstep.judge.protocol.Judge.passage` gets them.
     """
     left, right = target.pair.reference, target.pair.candidate
     if left is None or right is None or region.unseen or not (_is_told(left) and _is_told(right)):

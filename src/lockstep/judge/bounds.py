@@ -16,16 +16,10 @@ from lockstep.measure.measured_pair import Measured
 class Bound:
     """How far an output may be off, as Euclidean norms in the output's unit.
 
-    Parameters
-    ----------
-    inherited
-        What the inputs' differences explain.
-    rounding
-        Multiplied by the unit roundoff of the coarsest dtype at the site: rounding of operands and
-        results.
-    accumulation
-        Multiplied by the unit roundoff of the accumulator: single precision for 16-bit dtypes
-        (cuBLAS, oneDNN and ATen all accumulate them so), else the dtype itself.
+    inherited: What the inputs' differences explain.
+    rounding: Multiplied by the unit roundoff of the coarsest dtype at the site: rounding of operands and results.
+    accumulation: Multiplied by the unit roundoff of the accumulator: single precision for 16-bit dtypes (cuBLAS, oneDNN
+        and ATen all accumulate them so), else the dtype itself.
     """
 
     inherited: float

@@ -48,12 +48,8 @@ _MEASURED = (Evidence.SKETCH, Evidence.TENSORS)
 def with_exact_size(judgement: Judgement, operation: Operation, output: Measured) -> Judgement:
     """Return the judgement of a result; not explained if the size of one run's is not what its own input makes it.
 
-    Parameters
-    ----------
-    judgement
-        What is said of the distance.
-    operation, output
-        As `lockstep.judge.protocol.Judge.operator` gets them.
+    judgement: What is said of the distance.
+    operation, output: As `lockstep.judge.protocol.Judge.operator` gets them.
     """
     if judgement.unexplained or not _may_be_told(operation, output):
         return judgement
@@ -187,12 +183,8 @@ _HANDS_ON_SCALE = frozenset(
 def with_common_factor(judgement: Judgement, operation: Operation, output: Measured) -> Judgement:
     """Return the judgement of a result; not explained if one run's result is longer by a factor of its own.
 
-    Parameters
-    ----------
-    judgement
-        What is said of the distance.
-    operation, output
-        As `lockstep.judge.protocol.Judge.operator` gets them.
+    judgement: What is said of the distance.
+    operation, output: As `lockstep.judge.protocol.Judge.operator` gets them.
     """
     if judgement.unexplained or not _may_be_longer(operation, output):
         return judgement

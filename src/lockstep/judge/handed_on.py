@@ -31,12 +31,8 @@ def altered_by_one(
 ) -> Judgement | None:
     """Judge a gradient that both runs should hand on as it is, or as the sum of two; None where nothing tells.
 
-    Parameters
-    ----------
-    sources, target, region
-        As `lockstep.judge.protocol.Judge.passage` gets them.
-    noise
-        How far all gradients of the step are off, relative: a clipping that one of them sets off changes as much.
+    sources, target, region: As `lockstep.judge.protocol.Judge.passage` gets them.
+    noise: How far all gradients of the step are off, relative: a clipping that one of them sets off changes as much.
     """
     calls = (*region.reference_calls, *region.candidate_calls)
     if not is_gradient(target) or region.unseen or not target.floating:

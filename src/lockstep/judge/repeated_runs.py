@@ -121,16 +121,10 @@ ANY_DEVICE: frozenset[str] = frozenset()
 class Unordered:
     """Where an operator's order is not fixed.
 
-    Parameters
-    ----------
-    passes
-        "forward", "backward" or both.
-    devices
-        Types of devices; empty for all.
-    cause
-        What nobody orders.
-    accumulates
-        The value of the argument `accumulate` that it holds for; None for operators without it.
+    passes: "forward", "backward" or both.
+    devices: Types of devices; empty for all.
+    cause: What nobody orders.
+    accumulates: The value of the argument `accumulate` that it holds for; None for operators without it.
     """
 
     passes: frozenset[str]

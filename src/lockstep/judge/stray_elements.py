@@ -23,12 +23,8 @@ from lockstep.measure.measured_pair import Measured
 def with_stray_elements(judgement: Judgement, output: Measured) -> Judgement:
     """Return the judgement of a result of equal inputs; not explained if single elements are far off.
 
-    Parameters
-    ----------
-    judgement
-        What is said of the tensor as a whole.
-    output
-        The tensor. Only one that both runs saved whole is looked at.
+    judgement: What is said of the tensor as a whole.
+    output: The tensor. Only one that both runs saved whole is looked at.
     """
     if judgement.unexplained or not _may_be_stray(output):
         return judgement

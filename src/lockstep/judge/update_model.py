@@ -75,12 +75,8 @@ def correction_size(output: Measured, calls: CallPair | None) -> float:
 class _Average:
     """A state that an optimizer of torch makes of its earlier self and the gradient, or of the gradient's squares.
 
-    Parameters
-    ----------
-    parts
-        What it is made from: earlier states, the gradient, the parameter.
-    gains
-        How far one of them moves it, each per unit of its own distance.
+    parts: What it is made from: earlier states, the gradient, the parameter.
+    gains: How far one of them moves it, each per unit of its own distance.
     """
 
     parts: tuple[Measured, ...]

@@ -36,22 +36,14 @@ NO_PLACES, NO_VALUES = np.empty(0, np.uint64), np.empty((0, 1), np.float32)
 class Operand(NamedTuple):
     """Float32 elements that compiled code makes block by block: a formula over one or two inputs, or an input alone.
 
-    Parameters
-    ----------
-    program
-        As for `run`, where inputs come first, then numbers; of shape (0, 5) if the first input is all there is.
-    numbers
-        What the program calls numbers, float32.
-    used
-        1 or 2 inputs.
-    first, second
-        The inputs, float32 of shape (count,); an empty one stands for elements that are all `filled`.
-    filled
-        A number.
-    corrected
-        What has corrections: FIRST, SECOND, RESULT or NONE.
-    places, values
-        The corrections: blocks in ascending order, uint64 of shape (n,), and their elements, float32, (n, block).
+    program: As for `run`, where inputs come first, then numbers; of shape (0, 5) if the first input is all there is.
+    numbers: What the program calls numbers, float32.
+    used: 1 or 2 inputs.
+    first, second: The inputs, float32 of shape (count,); an empty one stands for elements that are all `filled`.
+    filled: A number.
+    corrected: What has corrections: FIRST, SECOND, RESULT or NONE.
+    places, values: The corrections: blocks in ascending order, uint64 of shape (n,), and their elements, float32, (n,
+        block).
     """
 
     program: npt.NDArray[np.uint64]
@@ -188,16 +180,10 @@ def evaluate(
 def run(program: Any, inputs: Any, used: Any, table: Any, result: Any) -> None:
     """Run a program.
 
-    Parameters
-    ----------
-    program
-        Operation, rows of three operands and row of the result, uint64 of shape (n, 5).
-    inputs
-        INPUTS arrays, float32 of shape (count,), of which the first `used` are used; they come into the first rows.
-    table
-        Room for inputs, numbers and results, float32 of shape (rows, BLOCK); rows of numbers are filled with them.
-    result
-        What the last operation gives, float32 of shape (count,).
+    program: Operation, rows of three operands and row of the result, uint64 of shape (n, 5).
+    inputs: INPUTS arrays, float32 of shape (count,), of which the first `used` are used; they come into the first rows.
+    table: Room for inputs, numbers and results, float32 of shape (rows, BLOCK); rows of numbers are filled with them.
+    result: What the last operation gives, float32 of shape (count,).
     """
     last = np.uint64(program.shape[0] - 1)
     for start in range(np.uint64(0), np.uint64(result.size), np.uint64(BLOCK)):

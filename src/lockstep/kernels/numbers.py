@@ -111,12 +111,8 @@ def measured_array(
 class Elements:
     """Contiguous elements in memory, which has to outlive what is done with them: a large array in fewer words.
 
-    Parameters
-    ----------
-    address, count
-        Of the first element, and how many there are.
-    kind
-        `numpy.dtype.char` of an array that `numbers_of_array` takes.
+    address, count: Of the first element, and how many there are.
+    kind: `numpy.dtype.char` of an array that `numbers_of_array` takes.
     """
 
     address: int
@@ -187,16 +183,10 @@ def _memory(places: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]
 class _Layout:
     """How an array of some size is taken.
 
-    Parameters
-    ----------
-    sizes
-        What `lockstep.kernels.lanes.TAKEN` says, without the chunks.
-    plan
-        Of each block of the sketch: offset, sign, shift, and rows per block; int64, shape (blocks, 4).
-    mixing
-        Signs that mix the lanes.
-    plan_address
-        Where the plan lies.
+    sizes: What `lockstep.kernels.lanes.TAKEN` says, without the chunks.
+    plan: Of each block of the sketch: offset, sign, shift, and rows per block; int64, shape (blocks, 4).
+    mixing: Signs that mix the lanes.
+    plan_address: Where the plan lies.
     """
 
     sizes: tuple[int, ...]

@@ -25,17 +25,10 @@ class Command:
     A signal that reaches this process is passed on at once, unless it reached the command as well: from the keyboard a
     signal goes to both, and so does one to the whole process group.
 
-    Parameters
-    ----------
-    command, environment
-        What to run, with which environment.
-    streams
-        Its `cwd`, `stdin`, `stdout` and `stderr`, as `subprocess.Popen` takes them; this process's by default.
+    command, environment: What to run, with which environment.
+    streams: Its `cwd`, `stdin`, `stdout` and `stderr`, as `subprocess.Popen` takes them; this process's by default.
 
-    Raises
-    ------
-    OSError
-        If the command cannot be started.
+    Raises OSError if the command cannot be started.
     """
 
     def __init__(self, command: list[str], environment: dict[str, str], **streams: Any) -> None:

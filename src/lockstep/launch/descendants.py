@@ -13,10 +13,7 @@ class Descendants:
 
     A process whose parent ended before anybody looked is missed. One that was seen before is not read again.
 
-    Parameters
-    ----------
-    root
-        The process whose descendants are wanted; it is one of them.
+    root: The process whose descendants are wanted; it is one of them.
     """
 
     def __init__(self, root: int) -> None:

@@ -12,12 +12,8 @@ from pathlib import Path
 class Started:
     """The command runs.
 
-    Parameters
-    ----------
-    pid
-        Its process.
-    directory
-        Where its recording goes.
+    pid: Its process.
+    directory: Where its recording goes.
     """
 
     pid: int
@@ -52,16 +48,10 @@ class StepUnreadable:
 class NotArmed:
     """A process loads torch and is not recorded.
 
-    Parameters
-    ----------
-    pid
-        Its number.
-    program
-        Its Python, by its whole path where that can be told.
-    reason
-        How it was started, so that nothing of it is recorded.
-    advice
-        The way out.
+    pid: Its number.
+    program: Its Python, by its whole path where that can be told.
+    reason: How it was started, so that nothing of it is recorded.
+    advice: The way out.
     """
 
     pid: int
@@ -90,20 +80,12 @@ class Notice:
 class Ended:
     """The command has ended; the last event.
 
-    Parameters
-    ----------
-    code
-        Its exit code as a shell has it.
-    why_nothing
-        Why nothing was recorded, or "".
-    as_asked
-        Whether nothing was, because nothing here was to be recorded.
-    left_out
-        Chosen steps that were not recorded, as too many waited to be looked at.
-    trained
-        Steps that the process trained that trained most, where each is recorded apart; else 0.
-    unwritten
-        Why not all that was to be recorded could be written, or "".
+    code: Its exit code as a shell has it.
+    why_nothing: Why nothing was recorded, or "".
+    as_asked: Whether nothing was, because nothing here was to be recorded.
+    left_out: Chosen steps that were not recorded, as too many waited to be looked at.
+    trained: Steps that the process trained that trained most, where each is recorded apart; else 0.
+    unwritten: Why not all that was to be recorded could be written, or "".
     """
 
     code: int
@@ -141,13 +123,7 @@ def event_line(event: Event) -> str:
 
 
 def event_from_line(line: str) -> Event:
-    """Return the event that `event_line` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the line is none of an event.
-    """
+    """Return the event that `event_line` wrote. Raises ValueError if the line is none of an event."""
     try:
         values = json.loads(line)
         event: Event = _KINDS[values.pop("event")](**values)

@@ -28,16 +28,11 @@ class WhenFull(Enum):
 class WrittenStep:
     """A step that was written to its end, or as far as its process came.
 
-    Parameters
-    ----------
-    rank
-        The recording to read it by, until `look` returns.
-    name
-        Of which rank it is: `rank0`.
-    number
-        Which step.
-    may_go_on
-        Where there is a budget: waits until there is time for more, and says False once the command has ended before.
+    rank: The recording to read it by, until `look` returns.
+    name: Of which rank it is: `rank0`.
+    number: Which step.
+    may_go_on: Where there is a budget: waits until there is time for more, and says False once the command has ended
+        before.
     """
 
     rank: RankRecording
@@ -56,10 +51,7 @@ class WrittenStep:
     def keep(self, into: Path) -> None:
         """Keep this step: as a recording, or as one more rank of the recording that was begun there by this.
 
-        Raises
-        ------
-        OutputExistsError
-            If something else is there, or it cannot be written.
+        Raises OutputExistsError if something else is there, or it cannot be written.
         """
         keep_step(self.rank.path, self.name, self.number, into)
 
@@ -70,24 +62,15 @@ class Follow:
 
     Each step is recorded apart and goes once it was looked at: nothing is left of the recording but its manifest.
 
-    Parameters
-    ----------
-    look
-        Is given each step, on a thread of its own, one after the other. An error that it raises ends the following, and
-        is raised by `launch` when the command has ended; the training runs on.
-    waiting_steps
-        How many steps of a process may lie there, with the one that is looked at.
-    when_full
-        The action while that many wait.
-    budget
-        Share of the training's time that following may cost it, from 0 to 1: a quarter of it is for recording
-        steps behind the first, the rest for looking. None for as much as there are steps.
-    prepare
-        Called once before the first look, to start a process for example.
-    prepare_s
-        Seconds that this is taken to cost: with a budget it begins once the share covers them.
-    may_end
-        Whether `look` may ask the training to end.
+    look: Is given each step, on a thread of its own, one after the other. An error that it raises ends the following,
+        and is raised by `launch` when the command has ended; the training runs on.
+    waiting_steps: How many steps of a process may lie there, with the one that is looked at.
+    when_full: The action while that many wait.
+    budget: Share of the training's time that following may cost it, from 0 to 1: a quarter of it is for recording steps
+        behind the first, the rest for looking. None for as much as there are steps.
+    prepare: Called once before the first look, to start a process for example.
+    prepare_s: Seconds that this is taken to cost: with a budget it begins once the share covers them.
+    may_end: Whether `look` may ask the training to end.
     """
 
     look: Callable[[WrittenStep], None]

@@ -29,21 +29,12 @@ class Follower:
     The recorder leaves out steps, or lets the training wait, while as many as may lie there
     (`capture.recording.apart`).
 
-    Parameters
-    ----------
-    directory
-        The recording, in which each step is a rank's directory of its own.
-    follow
-        How.
-    steps
-        Which steps are chosen.
-    hear
-        Is told of each step.
+    directory: The recording, in which each step is a rank's directory of its own.
+    follow: How.
+    steps: Which steps are chosen.
+    hear: Is told of each step.
 
-    Attributes
-    ----------
-    has_seen_a_step
-        Whether anything was recorded.
+    has_seen_a_step: Whether anything was recorded.
     """
 
     def __init__(
@@ -71,10 +62,7 @@ class Follower:
     def finish(self) -> None:
         """Look at the remaining steps after the command has ended, and stop.
 
-        Raises
-        ------
-        BaseException
-            The error that ended the thread, if one did.
+        Raises BaseException: The error that ended the thread, if one did.
         """
         self._ended.set()
         self._thread.join()

@@ -32,15 +32,9 @@ for each process. The rest is no matter of time: a process gets its pending sign
 class GroupWitness:
     """A small process of this process group that says which signals it got.
 
-    Parameters
-    ----------
-    signals
-        Numbers of the signals that are to be told; 1 to 64.
+    signals: Numbers of the signals that are to be told; 1 to 64.
 
-    Raises
-    ------
-    OSError
-        If the process cannot be started.
+    Raises OSError if the process cannot be started.
     """
 
     def __init__(self, signals: Iterable[int]) -> None:

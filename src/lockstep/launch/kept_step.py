@@ -21,16 +21,10 @@ from lockstep.store.schema import MANIFEST
 def keep_step(rank: Path, name: str, step: int, into: Path) -> None:
     """Copy a step that was recorded apart; see `lockstep.launch.WrittenStep.keep`.
 
-    Parameters
-    ----------
-    rank
-        Its directory, in the recording that it was written to.
-    name
-        What its rank is called there without the number of the directory: `rank0`.
-    step
-        Which one.
-    into
-        The recording that it becomes, or becomes a rank of.
+    rank: Its directory, in the recording that it was written to.
+    name: What its rank is called there without the number of the directory: `rank0`.
+    step: Which one.
+    into: The recording that it becomes, or becomes a rank of.
     """
     manifest = _run_manifest(rank.parent / MANIFEST)
     options = _plain(manifest.options, step)

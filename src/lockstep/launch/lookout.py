@@ -21,14 +21,9 @@ _LOOKS_BEFORE_THE_END = 3
 class Lookout:
     """Looks at a running command every half second, on a thread of its own.
 
-    Parameters
-    ----------
-    directory
-        The recording that the command goes into.
-    process
-        The command's process.
-    hear
-        Is told of each matter once.
+    directory: The recording that the command goes into.
+    process: The command's process.
+    hear: Is told of each matter once.
     """
 
     def __init__(self, directory: Path, process: int, hear: Callable[[Event], None]) -> None:

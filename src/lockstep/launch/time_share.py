@@ -13,12 +13,8 @@ _LOOKS_EVERY_S = 0.1
 class TimeShare:
     """Counts the time that work takes, against a share of all time since `begin`.
 
-    Parameters
-    ----------
-    share
-        From 0 to 1, None for no limit.
-    ended
-        Is set when the command has ended: then nothing is waited for any more.
+    share: From 0 to 1, None for no limit.
+    ended: Is set when the command has ended: then nothing is waited for any more.
     """
 
     def __init__(self, share: float | None, ended: threading.Event) -> None:

@@ -36,12 +36,8 @@ _TAKE_A_VALUE = "cmWX"
 class UnarmedSearch:
     """Looks for them among the processes of a command.
 
-    Parameters
-    ----------
-    directory
-        The recording that the command goes into.
-    root
-        The command's process.
+    directory: The recording that the command goes into.
+    root: The command's process.
     """
 
     def __init__(self, directory: Path, root: int) -> None:
@@ -95,14 +91,9 @@ def _is_armed(number: int, noted: set[int]) -> bool:
 def why_unarmed(command: list[str], environment: dict[str, str], program: str) -> tuple[str, str]:
     """Return how a process got past the hook, and the cure.
 
-    Parameters
-    ----------
-    command
-        Its command line.
-    environment
-        What it was started with.
-    program
-        Its Python.
+    command: Its command line.
+    environment: What it was started with.
+    program: Its Python.
     """
     install = f"install lockstep-numerics into {program}"
     skipped = _skipping_flag(command)

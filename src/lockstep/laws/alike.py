@@ -37,10 +37,7 @@ def are_one(left: StepProgram, right: StepProgram, numbers: tuple[OwnNumbers, Ow
     All that running a program again takes is compared: operators, their arguments and conditions, where their tensors
     come from, dtypes and shapes of results, what enters, what was drawn, and what was decided by rounded numbers.
 
-    Parameters
-    ----------
-    numbers
-        What is known of either run's tensors, with what the step before left.
+    numbers: What is known of either run's tensors, with what the step before left.
     """
     return (
         len(left.events) == len(right.events)
@@ -58,12 +55,8 @@ def called_alike(
 ) -> dict[int, torch.Tensor]:
     """What the left program leaves, by the numbers of the right one's contents; the programs are one.
 
-    Parameters
-    ----------
-    carried
-        What the left one leaves, by number of its contents.
-    before
-        What the right one took from the step before.
+    carried: What the left one leaves, by number of its contents.
+    before: What the right one took from the step before.
     """
     numbers = {
         one.content.id: two.content.id

@@ -380,10 +380,7 @@ def changed_otherwise(
     What a change makes of the parameters is as far apart in two correct runs as these are: averaging, clipping and
     projecting enlarge no distance. The laws prove of the parameters that only rounding takes them apart.
 
-    Parameters
-    ----------
-    taken
-        What either run's step takes, by the reference's names.
+    taken: What either run's step takes, by the reference's names.
     """
     reference, candidate = taken
     others = reference.keys() & candidate.keys() - changed.keys()

@@ -30,10 +30,7 @@ def rearranged(
 ) -> frozenset[str]:
     """Names of parameters of one shape that begin with the same values in another order, as a transposed weight does.
 
-    Parameters
-    ----------
-    left, right
-        What either run begins with, by the reference's names.
+    left, right: What either run begins with, by the reference's names.
     """
     return frozenset(
         name for name, one in left.items() if name in right and _is_rearranged(one, right[name])
@@ -50,10 +47,7 @@ def _is_rearranged(one: TensorRecord, two: TensorRecord) -> bool:
 def in_order(values: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """Elements that belong to the parameters' elements, in the order of these, then in their own where these are equal.
 
-    Parameters
-    ----------
-    values, starts
-        Of shape (n,): an element's gradient, say, and its starting value.
+    values, starts: Of shape (n,): an element's gradient, say, and its starting value.
     """
     by_value = torch.argsort(values, stable=True)
     return values[by_value][torch.argsort(starts[by_value], stable=True)]

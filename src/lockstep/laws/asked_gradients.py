@@ -17,15 +17,9 @@ def asked_gradients(
 ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
     """What the call gives for each recorded result.
 
-    Parameters
-    ----------
-    passed
-        By index: the outputs, the inputs, and the gradients that the outputs begin with where the script gave them.
+    passed: By index: the outputs, the inputs, and the gradients that the outputs begin with where the script gave them.
 
-    Raises
-    ------
-    CannotReplay
-        If the outputs do not depend on the inputs, as in a run without a graph.
+    Raises CannotReplay if the outputs do not depend on the inputs, as in a run without a graph.
     """
     asked = asked_of(call)
     outputs = [passed[index] for index in range(asked.start)]

@@ -20,10 +20,7 @@ class Continuity:
     are followed at once, it may also be what another rank holds under that name when the step begins: wrappers send
     buffers around.
 
-    Attributes
-    ----------
-    broken
-        By step and name, the record that shows another value than was left.
+    broken: By step and name, the record that shows another value than was left.
     """
 
     broken: dict[tuple[int, str], TensorRecord] = field(default_factory=dict)

@@ -16,12 +16,8 @@ def as_custom_function(
 ) -> tuple[torch.Tensor, ...]:
     """The results as tensors that were made of the inputs, with a backward of their own.
 
-    Parameters
-    ----------
-    sent_back
-        Called for each backward pass that comes through the results; zeros arrive where nothing does.
-    results, inputs
-        Of any shapes.
+    sent_back: Called for each backward pass that comes through the results; zeros arrive where nothing does.
+    results, inputs: Of any shapes.
     """
     made: tuple[torch.Tensor, ...] = _Again.apply(sent_back, len(results), *results, *inputs)  # type: ignore[no-untyped-call]
     return made

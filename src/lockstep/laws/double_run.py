@@ -72,18 +72,11 @@ in all three in one of some hundred results, and a training has more norms of gr
 class Run:
     """What a program gave.
 
-    Parameters
-    ----------
-    values
-        Every result, in double precision, where they were kept; none once `forget` was called.
-    losses
-        One for each backward pass, in order.
-    gradients
-        By parameter, added up over the passes.
-    entering
-        By parameter, the gradient that its update takes.
-    sent
-        By parameter of few numbers, what each backward pass has added to its gradient.
+    values: Every result, in double precision, where they were kept; none once `forget` was called.
+    losses: One for each backward pass, in order.
+    gradients: By parameter, added up over the passes.
+    entering: By parameter, the gradient that its update takes.
+    sent: By parameter of few numbers, what each backward pass has added to its gradient.
     """
 
     values: dict[Node, torch.Tensor] = field(default_factory=dict)
@@ -130,13 +123,7 @@ def _done_with(program: StepProgram) -> dict[int, list[Node]]:
 
 
 class DoubleRun:
-    """A program, ready to be run again and again.
-
-    Raises
-    ------
-    NotApplicable
-        If one of its calls cannot be run again.
-    """
+    """A program, ready to be run again and again. Raises NotApplicable if one of its calls cannot be run again."""
 
     def __init__(self, program: StepProgram) -> None:
         self.program = program
@@ -167,33 +154,20 @@ class DoubleRun:
     ) -> Run:
         """Run it.
 
-        Parameters
-        ----------
-        given
-            What enters.
-        precision
-            In which numbers: double precision, or the recorded dtypes, as a correct kernel of this machine computes.
-        rounding
-            Rounds every result; None for no more than `precision` does.
-        instead
-            Values that take the place of results; gradients go back as if these had been computed.
-        decided
-            Whether indices and masks that follow from rounded numbers are those that were recorded. If not, what
+        given: What enters.
+        precision: In which numbers: double precision, or the recorded dtypes, as a correct kernel of this machine
+            computes.
+        rounding: Rounds every result; None for no more than `precision` does.
+        instead: Values that take the place of results; gradients go back as if these had been computed.
+        decided: Whether indices and masks that follow from rounded numbers are those that were recorded. If not, what
             follows from them may have other extents than it was recorded with.
-        keep_gradients
-            Whether the gradient that arrives at each result is kept.
-        keep
-            Whether all results are kept, or those alone that stand at the end: what parameters and buffers hold.
-        seen
-            Told each result once it is there.
-        widens
-            Whether calls of which autocast widens the inputs compute in the wider dtype. An operator that is made of
-            others may not: of `cross_entropy` a device may widen `nll_loss` alone, and round what lies between.
+        keep_gradients: Whether the gradient that arrives at each result is kept.
+        keep: Whether all results are kept, or those alone that stand at the end: what parameters and buffers hold.
+        seen: Told each result once it is there.
+        widens: Whether calls of which autocast widens the inputs compute in the wider dtype. An operator that is made
+            of others may not: of `cross_entropy` a device may widen `nll_loss` alone, and round what lies between.
 
-        Raises
-        ------
-        NotApplicable
-            If torch refuses a call, or a result has another shape.
+        Raises NotApplicable if torch refuses a call, or a result has another shape.
         """
         execution = _Execution(
             self.program, self._ready, self._masks, given, precision, rounding, instead or {},
@@ -214,17 +188,10 @@ class DoubleRun:
     ) -> dict[Node, torch.Tensor]:
         """What the calls behind the last backward pass give where updates take these gradients.
 
-        Parameters
-        ----------
-        base
-            A run that holds what these calls take of the ones before.
-        gradients
-            By parameter, in place of what its update takes.
+        base: A run that holds what these calls take of the ones before.
+        gradients: By parameter, in place of what its update takes.
 
-        Raises
-        ------
-        NotApplicable
-            As `run` does.
+        Raises NotApplicable as `run` does.
         """
         taken = {one.name: one.gradient.link for one in self.program.updates if one.gradient}
         links = {taken[name]: one for name, one in gradients.items() if name in taken}
@@ -250,10 +217,7 @@ class DoubleRun:
     ) -> list[tuple[TensorRecord, torch.Tensor | None]]:
         """What one call gives of its own inputs in a run, which `off` moves by index; nothing of what it draws.
 
-        Raises
-        ------
-        NotApplicable
-            If torch refuses it.
+        Raises NotApplicable if torch refuses it.
         """
         ready = self._ready.get(operator.call.id)
         if ready is None or drops(operator.call) or draws_inside(operator.call):
@@ -275,10 +239,7 @@ class DoubleRun:
 
         `decided` is as `run` takes it.
 
-        Raises
-        ------
-        NotApplicable
-            As `run` does.
+        Raises NotApplicable as `run` does.
         """
         execution = _Execution(
             self.program,

@@ -37,10 +37,7 @@ def classes_of(program: StepProgram, off_by: OffBy, others: Mapping[str, Update]
     explained. Else it is run as what updates the same parameters in the other run: two runs agree if what either
     optimizer does is what the other does on these numbers.
 
-    Parameters
-    ----------
-    others
-        The other run's updates, by this one's names.
+    others: The other run's updates, by this one's names.
     """
     found: dict[str, Kind | None] = {}
     for op in dict.fromkeys(one.call.site.op for one in program.updates):
@@ -135,23 +132,13 @@ def updated(
 ) -> Updated:
     """What an update makes in double precision.
 
-    Parameters
-    ----------
-    run
-        A run of the program: calls before the update may have changed the parameter.
-    given
-        What entered that run.
-    gradient
-        The gradient; None for one that is zero throughout.
-    states
-        The optimizer's, as they enter.
-    classes
-        As `classes_of` gives them.
+    run: A run of the program: calls before the update may have changed the parameter.
+    given: What entered that run.
+    gradient: The gradient; None for one that is zero throughout.
+    states: The optimizer's, as they enter.
+    classes: As `classes_of` gives them.
 
-    Raises
-    ------
-    CannotReplay
-        If its optimizer cannot be run again.
+    Raises CannotReplay if its optimizer cannot be run again.
     """
     start, parameter = _parameter(update, program, run, given)
     if update.made is not None:

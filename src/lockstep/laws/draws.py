@@ -54,13 +54,7 @@ def draws_inside(call: Call) -> bool:
 
 
 def state_of_draw(call: Call) -> torch.Tensor:
-    """The state of its generator before a call that draws.
-
-    Raises
-    ------
-    CannotReplay
-        If it is not at hand.
-    """
+    """The state of its generator before a call that draws. Raises CannotReplay if it is not at hand."""
     state = random_state_of(call)
     if state is None:
         raise CannotReplay("it draws from a generator that is not at hand")
@@ -95,10 +89,7 @@ class _DrawsOf(TorchDispatchMode):
     In another dtype a generator gives other numbers: `exponential_` takes 24 random bits for float32, and 53 for
     float64. Operators that draw and compute at once (torch tags them alike) are left as they are.
 
-    Parameters
-    ----------
-    dtype
-        That of the recorded call.
+    dtype: That of the recorded call.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:

@@ -29,15 +29,9 @@ def exchanged(
 ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
     """The results of an exchange on the rank of `call`.
 
-    Parameters
-    ----------
-    passed
-        What all members give: the second's from `MEMBER` on, the third's from twice as much.
+    passed: What all members give: the second's from `MEMBER` on, the third's from twice as much.
 
-    Raises
-    ------
-    CannotReplay
-        If its operation is none of those that are known.
+    Raises CannotReplay if its operation is none of those that are known.
     """
     members: dict[int, list[torch.Tensor]] = {}
     for index, tensor in sorted(passed.items()):

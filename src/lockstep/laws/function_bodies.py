@@ -45,19 +45,11 @@ def with_body(
 ) -> Operator:
     """The call of a custom function, with what its results are and what its backward calls.
 
-    Parameters
-    ----------
-    operator
-        With its inputs alone.
-    made
-        By number of a content, the results that the calls before have made.
-    link_of
-        Where a tensor comes from that the function holds, but for what it has made itself.
+    operator: With its inputs alone.
+    made: By number of a content, the results that the calls before have made.
+    link_of: Where a tensor comes from that the function holds, but for what it has made itself.
 
-    Raises
-    ------
-    NotApplicable
-        If no recorded call makes one of its results or gradients.
+    Raises NotApplicable if no recorded call makes one of its results or gradients.
     """
     return _Bodies(operator, made, link_of).found()
 

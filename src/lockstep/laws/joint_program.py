@@ -56,15 +56,9 @@ from lockstep.laws.written_views import without_written_updates
 def program_of(calls: Sequence[Call]) -> StepProgram:
     """The program of a step, of all ranks whose calls these are.
 
-    Parameters
-    ----------
-    calls
-        Those of one rank as they were recorded; of several ranks, as `calls_of_ranks` of `rank_prefixes` gives them.
+    calls: Those of one rank as they were recorded; of several ranks, as `calls_of_ranks` of `rank_prefixes` gives them.
 
-    Raises
-    ------
-    NotApplicable
-        If the recording does not hold the whole of it.
+    Raises NotApplicable if the recording does not hold the whole of it.
     """
     ranks = ranks_of(calls)
     if len(ranks) < 2:
@@ -301,13 +295,7 @@ class _Meeting:
         self._events: list[Event] = []
 
     def merged(self) -> list[Event]:
-        """All events.
-
-        Raises
-        ------
-        NotApplicable
-            If the ranks do not meet.
-        """
+        """All events. Raises NotApplicable if the ranks do not meet."""
         while any(self._waiting.values()):
             for events in self._waiting.values():
                 while events and not self._meets(events[0]):

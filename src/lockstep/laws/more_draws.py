@@ -39,15 +39,10 @@ class FurtherRun:
 class MoreDraws:
     """Runs of a program that are made when they are first asked for.
 
-    Parameters
-    ----------
-    side
-        The program, and its own numbers.
-    exact, rounded
-        What the steps before have left, as the runs in double precision and with rounding take it, by content. Each
-        further run takes their difference with other signs.
-    base
-        The run in double precision. Runs that are made once its results are forgotten tell of gradients alone.
+    side: The program, and its own numbers.
+    exact, rounded: What the steps before have left, as the runs in double precision and with rounding take it, by
+        content. Each further run takes their difference with other signs.
+    base: The run in double precision. Runs that are made once its results are forgotten tell of gradients alone.
     """
 
     side: Side
@@ -57,13 +52,7 @@ class MoreDraws:
 
     @cached_property
     def runs(self) -> tuple[FurtherRun, ...]:
-        """The runs, each as far as it is off.
-
-        Raises
-        ------
-        NotApplicable
-            As `DoubleRun.run` does.
-        """
+        """The runs, each as far as it is off. Raises NotApplicable as `DoubleRun.run` does."""
         return tuple(self._run(torch.Generator().manual_seed(seed)) for seed in SEEDS)
 
     def _run(self, generator: torch.Generator) -> FurtherRun:

@@ -53,11 +53,8 @@ def moves_otherwise(
 
     None if it is as they are. Of a size, relative; of a direction, a difference of cosines.
 
-    Parameters
-    ----------
-    rounded, moved
-        Those of runs that round; those of all runs that a sound kernel may be as far off as. One without rounding
-        counts where its gradient is no smaller than those of rounding: else it is none that a device gives.
+    rounded, moved: Those of runs that round; those of all runs that a sound kernel may be as far off as. One without
+        rounding counts where its gradient is no smaller than those of rounding: else it is none that a device gives.
     """
     sketches = [
         _of(numbers, update, role) for role in (Role.PARAM, Role.PARAM_AFTER, Role.PARAM_GRAD)

@@ -51,21 +51,13 @@ class Difference:
 class TwoRuns:
     """Both programs run on the same numbers.
 
-    Attributes
-    ----------
-    left, right
-        The reference's and the candidate's run. Their results are kept where there is room, and the reference's where
-        they are those of its own step, which law K takes.
+    left, right: The reference's and the candidate's run. Their results are kept where there is room, and the
+        reference's where they are those of its own step, which law K takes.
 
-    Parameters
-    ----------
-    room
-        Of how many runs the results fit into memory.
-    same
-        Whether the two are one program on the same numbers: then it is run once.
-    decided
-        Whether indices and masks are those that were recorded, which are the same in both runs. Python may have made
-        sizes of them, which stand in the program. Else each program decides by the numbers that it is run on.
+    room: Of how many runs the results fit into memory.
+    same: Whether the two are one program on the same numbers: then it is run once.
+    decided: Whether indices and masks are those that were recorded, which are the same in both runs. Python may have
+        made sizes of them, which stand in the program. Else each program decides by the numbers that it is run on.
     """
 
     numbers: CommonNumbers
@@ -336,10 +328,7 @@ def _lone_updates(
 def lone_moves_apart(of: TwoRuns, theirs: list[Update], ours: list[Update]) -> float:
     """How far the updates of parameters in other pieces are apart, relative to how far they move these.
 
-    Raises
-    ------
-    CannotReplay
-        If an optimizer cannot be run again, or one run's pieces are not the other's.
+    Raises CannotReplay if an optimizer cannot be run again, or one run's pieces are not the other's.
     """
     starts = [
         starts_in_row([one.name for one in updates], side.starts)

@@ -31,12 +31,8 @@ _MIXING_TERMS = 32
 class Apart:
     """How far a recorded tensor is from another one.
 
-    Parameters
-    ----------
-    distance
-        Euclidean; estimated where there is a sketch alone.
-    factor, rounding
-        How many times too large the estimate may be, and what rounding within sketches adds to it.
+    distance: Euclidean; estimated where there is a sketch alone.
+    factor, rounding: How many times too large the estimate may be, and what rounding within sketches adds to it.
     """
 
     distance: float
@@ -52,12 +48,9 @@ class Apart:
 class OwnNumbers:
     """What is known of one run's tensors in one step.
 
-    Parameters
-    ----------
-    sketches
-        By number of a content that is not whole.
-    carried
-        What updates and calls of the step before left, run again, by number of the content that was recorded of it.
+    sketches: By number of a content that is not whole.
+    carried: What updates and calls of the step before left, run again, by number of the content that was recorded of
+        it.
     """
 
     sketches: Mapping[int, Sketch] = field(default_factory=dict)
@@ -66,10 +59,7 @@ class OwnNumbers:
     def of(self, record: TensorRecord) -> torch.Tensor:
         """A tensor that enters: as it was recorded, or as the step before left it.
 
-        Raises
-        ------
-        CannotReplay
-            If it is neither whole nor carried over.
+        Raises CannotReplay if it is neither whole nor carried over.
         """
         carried = None if is_whole(record) else self.carried.get(record.content.id)
         return load(record) if carried is None else carried
@@ -80,10 +70,7 @@ class OwnNumbers:
         Of what is not whole, sketches are compared: they are linear, so the distance of two of them is an estimate of
         the Euclidean distance of the tensors, which is at most `WIDENED` times too large.
 
-        Raises
-        ------
-        CannotReplay
-            If there is not even a sketch.
+        Raises CannotReplay if there is not even a sketch.
         """
         if all(map(is_whole, records)):
             return Apart(distance(sum(widened(load(one)) for one in records), truth))  # type: ignore[arg-type]

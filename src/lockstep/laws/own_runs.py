@@ -55,10 +55,7 @@ class Carried:
 class OwnRun:
     """One run of a program, and what its updates made, by number of their call.
 
-    Attributes
-    ----------
-    off
-        How far its results are from those of the run in double precision, by Euclidean distance; they are not kept.
+    off: How far its results are from those of the run in double precision, by Euclidean distance; they are not kept.
     """
 
     run: Run
@@ -70,21 +67,13 @@ class OwnRun:
 class OwnRuns:
     """Runs of one program on its own numbers.
 
-    Parameters
-    ----------
-    exact
-        In double precision.
-    draws
-        With rounding at random, and in the recorded dtypes by this machine's kernels, which round inside: by oneDNN's
-        where there are such; and without, in the dtypes of inputs that autocast widens.
-    at_kinks
-        Where elements lie at a kink but for rounding: with these on its other side.
-    off_by_element
-        How far each element that a decision is made of is off in any of these runs.
-    left
-        What the step leaves to the next one.
-    more
-        Further runs with rounding, for what has few numbers, as long as the results of `exact` are kept.
+    exact: In double precision.
+    draws: With rounding at random, and in the recorded dtypes by this machine's kernels, which round inside: by
+        oneDNN's where there are such; and without, in the dtypes of inputs that autocast widens.
+    at_kinks: Where elements lie at a kink but for rounding: with these on its other side.
+    off_by_element: How far each element that a decision is made of is off in any of these runs.
+    left: What the step leaves to the next one.
+    more: Further runs with rounding, for what has few numbers, as long as the results of `exact` are kept.
     """
 
     exact: OwnRun
@@ -133,14 +122,9 @@ def own_runs(side: Side, before: Carried, begun: Run | None = None) -> OwnRuns:
 class _Watch:
     """What of the results of runs is measured.
 
-    Parameters
-    ----------
-    base
-        The run in double precision.
-    deciding
-        Results that are measured by element.
-    by_element
-        How far each element of these was off in any run so far.
+    base: The run in double precision.
+    deciding: Results that are measured by element.
+    by_element: How far each element of these was off in any run so far.
     """
 
     base: Run
@@ -233,10 +217,7 @@ class _AtKinks:
     An element that is zero but for rounding is let through by one sound run and not by another, and its whole gradient
     with it; a few runs with rounding may turn none.
 
-    Attributes
-    ----------
-    turned
-        Those results, with such elements on the other side.
+    turned: Those results, with such elements on the other side.
     """
 
     base: Run

@@ -50,15 +50,9 @@ SENT = (Role.GRAD_INPUT, Role.PARAM_GRAD)
 def step_program(calls: Sequence[Call]) -> StepProgram:
     """The program that leads from what enters a step to the gradients of its parameters.
 
-    Parameters
-    ----------
-    calls
-        All recorded calls of one step of one rank.
+    calls: All recorded calls of one step of one rank.
 
-    Raises
-    ------
-    NotApplicable
-        If the recording does not hold the whole of it.
+    Raises NotApplicable if the recording does not hold the whole of it.
     """
     try:
         return _gathered(calls)
@@ -78,21 +72,12 @@ def _gathered(calls: Sequence[Call]) -> StepProgram:
 class ProgramBuilder:
     """Links the calls of one rank; `finished` makes a program of it.
 
-    Parameters
-    ----------
-    calls
-        All recorded calls of the step.
-    passing
-        What passes between the ranks; None for a rank alone.
+    calls: All recorded calls of the step.
+    passing: What passes between the ranks; None for a rank alone.
 
-    Attributes
-    ----------
-    program
-        What has been gathered.
-    makers
-        Which call made each result.
-    hooked
-        What hooks have made of the gradient of a parameter, by its name.
+    program: What has been gathered.
+    makers: Which call made each result.
+    hooked: What hooks have made of the gradient of a parameter, by its name.
     """
 
     def __init__(self, calls: Sequence[Call], passing: Passing | None = None) -> None:
@@ -133,13 +118,7 @@ class ProgramBuilder:
                 self._sent[one.name].append(one)
 
     def gather(self) -> None:
-        """Link all calls.
-
-        Raises
-        ------
-        NotApplicable
-            If the recording does not hold the whole of the step.
-        """
+        """Link all calls. Raises NotApplicable if the recording does not hold the whole of the step."""
         if not any(call.kind is CallKind.LOSS for call in self._calls):
             raise NotApplicable("no backward pass was recorded in it")
         if not any(call.kind is CallKind.OPERATOR for call in self._calls):

@@ -56,10 +56,7 @@ def room_for_programs(steps: Iterable[Sequence[Call]], memory_bytes: int) -> flo
 
     A run takes 8 bytes times the elements of all distinct results and sources. Two fit at least.
 
-    Raises
-    ------
-    NotApplicable
-        If they do not.
+    Raises NotApplicable if they do not.
     """
     run = _DOUBLE_BYTES * max(map(_elements, steps), default=0)
     needed = int(BASE_BYTES + _LEAST * run)

@@ -18,12 +18,8 @@ class Rounding:
     Relative errors are uniform up to the unit roundoff (JUDGING: a run with rounding injected at every operator is 0.9
     to 4.4 times the actual error in single precision, 0.74 to 0.9 in 16 bit).
 
-    Parameters
-    ----------
-    generator
-        Draws the errors.
-    finest
-        The unit roundoff that no result goes below; for the condition of a program in double precision.
+    generator: Draws the errors.
+    finest: The unit roundoff that no result goes below; for the condition of a program in double precision.
     """
 
     generator: torch.Generator

@@ -51,12 +51,8 @@ def calls_of_ranks(
 ) -> list[Call]:
     """The calls of all ranks, with numbers and names of parameters that tell the ranks apart.
 
-    Parameters
-    ----------
-    ranks
-        All calls of one step, by rank.
-    named
-        How each rank is called in both runs.
+    ranks: All calls of one step, by rank.
+    named: How each rank is called in both runs.
     """
     return [
         _renamed(call, place * CALLS_OF_A_RANK, named[rank], contents)

@@ -31,10 +31,7 @@ _DISTINCT = frozenset({"topk", "sort", "argsort"})
 class DecidedOtherwise:
     """A result with elements that are further from a tie than rounding takes what they are made of.
 
-    Parameters
-    ----------
-    wrong, total
-        How many elements those are, and how many there are.
+    wrong, total: How many elements those are, and how many there are.
     """
 
     operator: Operator

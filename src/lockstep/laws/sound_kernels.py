@@ -39,13 +39,9 @@ three errors are below a hundredth of another one in one case of a million (norm
 class Kernels:
     """What law K finds in one run.
 
-    Parameters
-    ----------
-    breaches
-        What it recorded beyond what its own program gives: results in order of time, gradients, updates. An update
-        after a gradient that is itself wrong is not told.
-    made_again
-        Parameters, by the reference's names, of which the whole update is what its gradient and states make.
+    breaches: What it recorded beyond what its own program gives: results in order of time, gradients, updates. An
+        update after a gradient that is itself wrong is not told.
+    made_again: Parameters, by the reference's names, of which the whole update is what its gradient and states make.
     """
 
     breaches: list[Breach]

@@ -29,16 +29,10 @@ Contents = frozenset[tuple[str, tuple[int, ...]]]
 class StepOfRun:
     """What a run recorded of a step.
 
-    Parameters
-    ----------
-    calls
-        All of it.
-    starts
-        Parameters and buffers by name, as the first recorded step took them.
-    sketches
-        Of what was not saved whole, by number of the content.
-    constants
-        What custom functions, hooks and optimizers hold in this step and in another one of the run.
+    calls: All of it.
+    starts: Parameters and buffers by name, as the first recorded step took them.
+    sketches: Of what was not saved whole, by number of the content.
+    constants: What custom functions, hooks and optimizers hold in this step and in another one of the run.
     """
 
     calls: tuple[Call, ...]
@@ -125,15 +119,10 @@ class Written:
 class Body:
     """What a custom autograd function does, whose forward calls are calls of the program before it.
 
-    Attributes
-    ----------
-    gives
-        By result: which of the tensors that the function takes it is.
-    calls
-        What its backward calls, in order; each takes gradients that arrive (`arriving_at`), results of the others, and
-        what the function takes.
-    sends
-        By input: what the backward sends there.
+    gives: By result: which of the tensors that the function takes it is.
+    calls: What its backward calls, in order; each takes gradients that arrive (`arriving_at`), results of the others,
+        and what the function takes.
+    sends: By input: what the backward sends there.
     """
 
     gives: dict[int, int]
@@ -241,12 +230,8 @@ class Passing(Protocol):
     def reduced(self, record: TensorRecord, name: str = "") -> Operator | None:
         """The call that made a gradient out of those of all ranks.
 
-        Parameters
-        ----------
-        record
-            Of a tensor that no recorded call made.
-        name
-            The parameter whose gradient it is; "" where that is to be found by its numbers.
+        record: Of a tensor that no recorded call made.
+        name: The parameter whose gradient it is; "" where that is to be found by its numbers.
         """
 
     def number(self) -> int:
@@ -258,10 +243,7 @@ class Passing(Protocol):
     def gathered(self, record: TensorRecord) -> Gathered | None:
         """The call that put a parameter together of the shards that ranks hold; None for one that is held whole.
 
-        Raises
-        ------
-        NotApplicable
-            If the shards do not make it.
+        Raises NotApplicable if the shards do not make it.
         """
 
 
@@ -269,32 +251,19 @@ class Passing(Protocol):
 class StepProgram:
     """The program of one step of one run.
 
-    Attributes
-    ----------
-    events
-        What is run, in order of time.
-    sources
-        What enters, with the record that it was first seen by.
-    gradients
-        The gradient of each parameter after the last backward pass, as recorded.
-    buffers
-        The result that each parameter or buffer which a call has written to holds at the end.
-    results
-        The record of every result.
-    unplaced
-        What makes it uncertain which of equal tensors a call took, in words.
-    sent
-        By parameter, the gradient that the one call sent which takes it, and that which arrived: they are one unless
+    events: What is run, in order of time.
+    sources: What enters, with the record that it was first seen by.
+    gradients: The gradient of each parameter after the last backward pass, as recorded.
+    buffers: The result that each parameter or buffer which a call has written to holds at the end.
+    results: The record of every result.
+    unplaced: What makes it uncertain which of equal tensors a call took, in words.
+    sent: By parameter, the gradient that the one call sent which takes it, and that which arrived: they are one unless
         something between changes it, such as a hook.
-    held
-        What enters a call within a custom function or an optimizer, and no recorded call has made: a constant, or
+    held: What enters a call within a custom function or an optimizer, and no recorded call has made: a constant, or
         what was computed past every recorded call.
-    moved
-        Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
-    hooked
-        By parameter, what hooks have made of its gradient, as recorded: where ranks exchange it, no call has it.
-    of_losses
-        Numbers of the calls on which a loss depends.
+    moved: Parameters, buffers and gradients that changed within the step though no recorded call has changed them.
+    hooked: By parameter, what hooks have made of its gradient, as recorded: where ranks exchange it, no call has it.
+    of_losses: Numbers of the calls on which a loss depends.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -364,10 +333,7 @@ class StepProgram:
 def finished(program: StepProgram, makers: Mapping[Node, Operator]) -> StepProgram:
     """A program without the calls on which no loss, update, parameter or buffer depends.
 
-    Raises
-    ------
-    NotApplicable
-        If a loss is computed from gradients of parameters.
+    Raises NotApplicable if a loss is computed from gradients of parameters.
     """
     _keep_needed(program, makers)
     _name_sources(program)

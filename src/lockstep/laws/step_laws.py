@@ -51,10 +51,7 @@ def step_answers(steps: Sequence[StepOfBoth], *, memory_bytes: int) -> tuple[Ste
 
     After a step that breaks a law none is judged: its numbers follow from the breach.
 
-    Parameters
-    ----------
-    memory_bytes
-        Memory that the whole process may take.
+    memory_bytes: Memory that the whole process may take.
     """
     answers: list[StepAnswer] = []
     carried = Carried(), Carried()

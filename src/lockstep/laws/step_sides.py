@@ -63,18 +63,11 @@ SINGLE = unit_roundoff("float32")
 class Side:
     """One run's side of a step.
 
-    Parameters
-    ----------
-    run
-        "reference" or "candidate".
-    double
-        Its program.
-    starts
-        Parameters and buffers by name, as the first recorded step took them.
-    names
-        What the reference calls a parameter of this run, where that is another name.
-    numbers
-        What it recorded.
+    run: "reference" or "candidate".
+    double: Its program.
+    starts: Parameters and buffers by name, as the first recorded step took them.
+    names: What the reference calls a parameter of this run, where that is another name.
+    numbers: What it recorded.
     """
 
     run: str
@@ -182,10 +175,7 @@ def side_of(
 ) -> Side:
     """One run's side of a step; `carried` is what the step before left.
 
-    Raises
-    ------
-    NotApplicable
-        If its calls cannot be run as one program.
+    Raises NotApplicable if its calls cannot be run as one program.
     """
     numbers = OwnNumbers(step.sketches, carried or {})
     return Side(run, double_run_of(step.calls), step.starts, names or {}, numbers)
@@ -194,10 +184,7 @@ def side_of(
 def double_run_of(calls: Sequence[Call]) -> DoubleRun:
     """A step, ready to be run; its updates by the classes of their optimizers where the calls of one cannot be run.
 
-    Raises
-    ------
-    NotApplicable
-        If its calls cannot be run as one program.
+    Raises NotApplicable if its calls cannot be run as one program.
     """
     try:
         return DoubleRun(program_of(calls))
@@ -220,14 +207,9 @@ def beside_each_other(left: Side, right: Side) -> tuple[Side, Side]:
 class CommonNumbers:
     """What enters the candidate's program so that both run on the same numbers.
 
-    Attributes
-    ----------
-    partner
-        By source of the candidate, that of the reference.
-    lone
-        Floating-point numbers that each run alone has, by run.
-    rearranged
-        Parameters that begin with the same values in another order, by the reference's names.
+    partner: By source of the candidate, that of the reference.
+    lone: Floating-point numbers that each run alone has, by run.
+    rearranged: Parameters that begin with the same values in another order, by the reference's names.
     """
 
     reference: Side
@@ -349,10 +331,7 @@ class CommonNumbers:
 def common_numbers(reference: Side, candidate: Side, *, by_order: bool = False) -> CommonNumbers:
     """Pair what enters the two programs: parameters and buffers by name, all else by contents.
 
-    Parameters
-    ----------
-    by_order
-        Whether what has no partner of equal contents is paired by shape, in order of time.
+    by_order: Whether what has no partner of equal contents is paired by shape, in order of time.
     """
     partner: dict[Source, Source] = {}
     left, right = reference.program.sources, candidate.program.sources

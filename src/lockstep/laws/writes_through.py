@@ -39,10 +39,7 @@ class Ready(Protocol):
 class WritesThrough:
     """Copies tensors into views of another one, with gradients as autograd sends them.
 
-    Raises
-    ------
-    CannotReplay
-        If a call that makes a view cannot be run again.
+    Raises CannotReplay if a call that makes a view cannot be run again.
     """
 
     cast: torch.dtype | None = None

@@ -134,10 +134,7 @@ def written_updates(calls: Sequence[Call]) -> dict[int, list[Call]]:
 
     One that has torch's own optimizers work for it is run again as a class of these.
 
-    Parameters
-    ----------
-    calls
-        All of one step of one rank.
+    calls: All of one step of one rank.
     """
     updates = sorted(
         (one for one in calls if one.kind is CallKind.OPTIMIZER), key=lambda one: one.id

@@ -51,12 +51,8 @@ class _SharedWindows:
 def _shared_windows(pairing: Pairing, steps: Collection[int] | None) -> _SharedWindows | None:
     """Return the windows; None of two recordings of which neither was set to a state.
 
-    Parameters
-    ----------
-    pairing
-        The two recordings.
-    steps
-        Steps that are to be compared; None for all.
+    pairing: The two recordings.
+    steps: Steps that are to be compared; None for all.
     """
     both = {
         name: (_starts(left.manifest.windows), _starts(right.manifest.windows))
@@ -99,14 +95,9 @@ def _together(
 ) -> Comparison:
     """Return one comparison of all windows; it is that of the first window that does not agree, with all findings.
 
-    Parameters
-    ----------
-    shared
-        The windows.
-    judged
-        The comparison of each.
-    without
-        Of no step, where there is no window.
+    shared: The windows.
+    judged: The comparison of each.
+    without: Of no step, where there is no window.
     """
     late = _in_some_windows(judged)
     told = tuple(

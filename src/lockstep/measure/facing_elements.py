@@ -36,15 +36,10 @@ _LEAST_EXPONENTS = {
 class Block:
     """Some elements of a pair, in row-major order of the reference.
 
-    Parameters
-    ----------
-    start
-        Number of the first.
-    reference, candidate
-        As they are read: bfloat16 and float8 widened to float32, integers of one dtype.
-    difference
-        Candidate minus reference in double precision (complex for complex tensors): 0 where both are the same NaN or
-        infinity, NaN where just one of them is, or they are others.
+    start: Number of the first.
+    reference, candidate: As they are read: bfloat16 and float8 widened to float32, integers of one dtype.
+    difference: Candidate minus reference in double precision (complex for complex tensors): 0 where both are the same
+        NaN or infinity, NaN where just one of them is, or they are others.
     """
 
     start: int
@@ -65,17 +60,10 @@ def can_face(pair: Pair) -> bool:
 def facing_blocks(pair: Pair, *, elements: int = 2 * PIECE) -> Iterator[Block]:
     """All elements of a pair that can face each other.
 
-    Parameters
-    ----------
-    pair
-        Two records for which `can_face` holds.
-    elements
-        Elements of one block, a multiple of `PIECE`.
+    pair: Two records for which `can_face` holds.
+    elements: Elements of one block, a multiple of `PIECE`.
 
-    Raises
-    ------
-    CorruptError
-        If a tensor's file is damaged.
+    Raises CorruptError if a tensor's file is damaged.
     """
     left = _flat(pair.contents[0].opened())
     right = _flat(_in_the_order_of_the_reference(pair))

@@ -213,10 +213,7 @@ def measure_sketches(
     `1 - (|d|^2 - (|c| - |r|)^2) / (2 |r| |c|)`, held inside [-1, 1]. See `lockstep.core.sketch`
     for the error of the estimate. `estimated` is the distance where it was taken before.
 
-    Raises
-    ------
-    ValueError
-        If a sketch or the statistics are missing.
+    Raises ValueError if a sketch or the statistics are missing.
     """
     left, right = _both_statistics(reference, candidate)
     if estimated is None:
@@ -252,10 +249,7 @@ def measure_statistics(reference: Content, candidate: Content) -> Metrics:
     permuted tensor has it too. A number that another tool left out proves nothing; where that is the norm, the distance
     is related to the largest that it can be.
 
-    Raises
-    ------
-    ValueError
-        If the statistics are missing.
+    Raises ValueError if the statistics are missing.
     """
     if _is_uncounted(reference, candidate):
         return Metrics(Evidence.NONE)

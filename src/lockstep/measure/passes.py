@@ -77,21 +77,12 @@ def prepare() -> None:
 class Pass:
     """All sums over one pair of tensors of equal size, stretch by stretch, by any number of threads.
 
-    Parameters
-    ----------
-    reference, candidate
-        Elements face each other in row-major order.
-    dtype
-        The one whose ULPs count.
-    stretch_chunks
-        Chunks of one stretch; no number depends on it.
+    reference, candidate: Elements face each other in row-major order.
+    dtype: The one whose ULPs count.
+    stretch_chunks: Chunks of one stretch; no number depends on it.
 
-    Attributes
-    ----------
-    size
-        Elements of either side.
-    stretches
-        How many stretches there are; each has to be taken once.
+    size: Elements of either side.
+    stretches: How many stretches there are; each has to be taken once.
     """
 
     def __init__(

@@ -27,10 +27,7 @@ from lockstep.measure.passes import Pass, pool, threads
 class Ahead:
     """Measures pairs of whole tensors, beginning now.
 
-    Parameters
-    ----------
-    pairs
-        Contents of equal size, both saved whole, by any key, in the order in which they will be asked for.
+    pairs: Contents of equal size, both saved whole, by any key, in the order in which they will be asked for.
     """
 
     def __init__(self, pairs: Mapping[Hashable, tuple[Content, Content]]) -> None:
@@ -53,10 +50,7 @@ class Ahead:
     def take(self, key: Hashable) -> Metrics | None:
         """Return the measurement of a pair, made now if need be; None if the pair is unknown or already taken.
 
-        Raises
-        ------
-        CorruptError
-            If a tensor file is damaged.
+        Raises CorruptError if a tensor file is damaged.
         """
         result = self._results.pop(key, None)
         if result is None:

@@ -70,12 +70,8 @@ class Sums:
     def merge(self, elements: int, sums: Doubles, counts: npt.NDArray[np.int64]) -> None:
         """Add the sums of compiled passes over later elements.
 
-        Parameters
-        ----------
-        elements
-            How many there are.
-        sums, counts
-            A row for each chunk, columns as in `lockstep.kernels.pair_sums`.
+        elements: How many there are.
+        sums, counts: A row for each chunk, columns as in `lockstep.kernels.pair_sums`.
         """
         self.elements += elements
         names, rows = (*SUMS, *COUNTS), (*sums.sum(axis=0).tolist(), *counts.sum(axis=0).tolist())

@@ -71,18 +71,11 @@ class Source:
 class Step(Protocol):
     """A step as this looks at it.
 
-    Attributes
-    ----------
-    calls
-        All of it, in order of time.
-    losses
-        What backward began from.
-    loss_scale
-        The factor of a gradient scaler, None where there is none.
-    is_skipped
-        Whether a scaler left the update out.
-    thrown_away
-        The time up to which the script threw away what the step computed, -1 where it did not.
+    calls: All of it, in order of time.
+    losses: What backward began from.
+    loss_scale: The factor of a gradient scaler, None where there is none.
+    is_skipped: Whether a scaler left the update out.
+    thrown_away: The time up to which the script threw away what the step computed, -1 where it did not.
     """
 
     @property

@@ -13,10 +13,7 @@ from lockstep.store.reader import RankRecording
 def losses_of(rank: RankRecording) -> list[LaterLoss]:
     """Return the losses of a rank's recorded steps and of later ones, in order of time.
 
-    Raises
-    ------
-    CorruptError
-        If a file of it is damaged.
+    Raises CorruptError if a file of it is damaged.
     """
     found = []
     for step in rank.steps:

@@ -35,18 +35,11 @@ Held = Mapping[int, Content]
 class ValueCounts:
     """How many values of a parameter or gradient lie between common edges, at each step.
 
-    Parameters
-    ----------
-    what, steps
-        As in `TensorSeries`; of many steps some that are spread evenly.
-    edges
-        One more than there are bins; the last bin holds its right edge too.
-    counts
-        Int64 of shape (steps, bins).
-    outside
-        Finite values beyond the outer edges, at all steps together.
-    sampled
-        Whether evenly spread parts of it were counted, as it is long.
+    what, steps: As in `TensorSeries`; of many steps some that are spread evenly.
+    edges: One more than there are bins; the last bin holds its right edge too.
+    counts: Int64 of shape (steps, bins).
+    outside: Finite values beyond the outer edges, at all steps together.
+    sampled: Whether evenly spread parts of it were counted, as it is long.
     """
 
     name: str

@@ -64,10 +64,7 @@ def _whole_range(contents: Sequence[Content], sampled: Floats) -> tuple[float, f
 def sampled_values(content: Content) -> Floats:
     """Finite values of the whole tensor, or of evenly spread parts of a long one; complex ones by size.
 
-    Raises
-    ------
-    CorruptError
-        If its file is damaged.
+    Raises CorruptError if its file is damaged.
     """
     opened, every = content.opened(), _every(content.numel)
     if isinstance(opened, np.ndarray):

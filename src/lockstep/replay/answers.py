@@ -25,14 +25,9 @@ _MOST_CHARACTERS = 4096
 class ModuleCall:
     """One forward call of a module with its context.
 
-    Parameters
-    ----------
-    call
-        Of the module.
-    inside
-        The operators that were called in it, in order of time.
-    known
-        Contents that were seen before it was called.
+    call: Of the module.
+    inside: The operators that were called in it, in order of time.
+    known: Contents that were seen before it was called.
     """
 
     call: Call
@@ -44,16 +39,11 @@ class ModuleCall:
 class Link:
     """One call in the chain.
 
-    Parameters
-    ----------
-    call_id
-        Which.
-    error
-        How far what was recorded of it is from the chain in double precision, relative; NaN where nothing is compared.
-    refused
-        Why it was not run again, so that the chain goes on from what was recorded of it, or "".
-    unmade
-        Arguments that no recorded call gave, so that they are as recorded: what was written through a view, say.
+    call_id: Which.
+    error: How far what was recorded of it is from the chain in double precision, relative; NaN where nothing is
+        compared.
+    refused: Why it was not run again, so that the chain goes on from what was recorded of it, or "".
+    unmade: Arguments that no recorded call gave, so that they are as recorded: what was written through a view, say.
     """
 
     call_id: int
@@ -66,12 +56,8 @@ class Link:
 class Chained:
     """A module run again.
 
-    Parameters
-    ----------
-    results
-        Of the module: as recorded, and as the chain gives them on the machine.
-    links
-        The calls in it.
+    results: Of the module: as recorded, and as the chain gives them on the machine.
+    links: The calls in it.
     """
 
     results: tuple[Result, ...]
@@ -105,10 +91,7 @@ def _entering(module: Call) -> set[int]:
 def chained_of(said: dict[str, Any]) -> Chained:
     """Return a result from JSON values, each of its type.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     links = tuple(
         Link(
@@ -162,10 +145,7 @@ class Substitute:
 def substitute_of(said: dict[str, Any]) -> Substitute:
     """A substitute out of JSON values, each of its type.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     return Substitute(
         lacking=tuple(_shown(one) for one in said["lacking"]),
@@ -190,12 +170,8 @@ Ranges = tuple[tuple[int, int], ...]
 class Cut:
     """The part of a call's inputs that is kept; everything where there is no range.
 
-    Parameters
-    ----------
-    ranges
-        Input, axis, first element, end.
-    resized
-        Extents that stand in lists among the arguments (a normalised shape), and what they become.
+    ranges: Input, axis, first element, end.
+    resized: Extents that stand in lists among the arguments (a normalised shape), and what they become.
     """
 
     ranges: tuple[tuple[int, int, int, int], ...] = ()
@@ -231,20 +207,12 @@ class Makes(str, Enum):
 class Shrunk:
     """Smaller inputs on which a call still fails in the same way.
 
-    Parameters
-    ----------
-    makes
-        Where results on them come from.
-    cut
-        What is kept; without ranges where nothing smaller fails.
-    before, after
-        Results on the inputs as recorded, and on what is kept.
-    attempts
-        Cuts that were tried.
-    why
-        Why nothing smaller was found, or "".
-    in_time
-        Whether the search came to its end.
+    makes: Where results on them come from.
+    cut: What is kept; without ranges where nothing smaller fails.
+    before, after: Results on the inputs as recorded, and on what is kept.
+    attempts: Cuts that were tried.
+    why: Why nothing smaller was found, or "".
+    in_time: Whether the search came to its end.
     """
 
     makes: Makes
@@ -274,10 +242,7 @@ def failing(results: tuple[Result, ...]) -> dict[Key, Held]:
 def shrunk_of(said: dict[str, Any]) -> Shrunk:
     """Return a result from JSON values, each of its type.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     ranges = [
         (int(index), int(axis), int(start), int(stop))
@@ -308,10 +273,7 @@ class Timed:
 def timed_of(said: dict[str, Any]) -> Timed:
     """Times out of JSON values, each of its type.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     return Timed(tuple(float(one) for one in said["seconds"]))
 
@@ -319,10 +281,7 @@ def timed_of(said: dict[str, Any]) -> Timed:
 def judgement_of(said: dict[str, Any]) -> Judgement:
     """A judgement whose every value is of its type.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     values = dict(said)
     if values.get("kind") is not None:
@@ -341,10 +300,7 @@ def judgement_of(said: dict[str, Any]) -> Judgement:
 def explanation_of(said: dict[str, Any] | None) -> Explanation | None:
     """An explanation whose every value is of its type; None where nothing explains.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     if said is None:
         return None

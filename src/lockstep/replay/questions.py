@@ -73,10 +73,7 @@ class Question(ABC, Generic[Asked]):
     def read(said: Any) -> Asked:
         """The answer out of JSON values, each of its type.
 
-        Raises
-        ------
-        TypeError, ValueError, LookupError
-            If one is not, or not there.
+        Raises TypeError, ValueError, LookupError if one is not, or not there.
         """
 
 
@@ -290,21 +287,13 @@ class TimesAlone(Question[Timed]):
 class Unexplained:
     """One result at which two runs part though their inputs agree.
 
-    Parameters
-    ----------
-    reference, candidate
-        The result in both runs, with whole tensors.
-    reference_call, candidate_call
-        The operators or updates that gave it; None where none was recorded.
-    others
-        Tensors of the reference, of the same shape, from this step and the one before.
-    earlier
-        Calls of the candidate that stand for the same one earlier: at this place in the step before, and of the same
-        operator in this step.
-    updated
-        Names of parameters that the candidate's optimizers updated between the step before and this one.
-    seconds
-        How long the answer may take.
+    reference, candidate: The result in both runs, with whole tensors.
+    reference_call, candidate_call: The operators or updates that gave it; None where none was recorded.
+    others: Tensors of the reference, of the same shape, from this step and the one before.
+    earlier: Calls of the candidate that stand for the same one earlier: at this place in the step before, and of the
+        same operator in this step.
+    updated: Names of parameters that the candidate's optimizers updated between the step before and this one.
+    seconds: How long the answer may take.
     """
 
     reference: TensorRecord

@@ -22,12 +22,8 @@ from lockstep.store.limits import values_of
 class CallDecoder:
     """Makes calls of the rows of one step.
 
-    Parameters
-    ----------
-    path, rank, step
-        Of the recording's rank, for messages and records.
-    stacks, contents
-        What the rows point at, by number.
+    path, rank, step: Of the recording's rank, for messages and records.
+    stacks, contents: What the rows point at, by number.
     """
 
     def __init__(
@@ -230,12 +226,8 @@ _SEPARATOR = re.compile(r"[/\\]")
 def frames_in(table: pl.DataFrame, own: Sequence[str]) -> dict[int, tuple[Frame, ...]]:
     """Return call stacks by number, innermost frame first.
 
-    Parameters
-    ----------
-    table
-        Rows as in `lockstep.store.schema.STACKS`.
-    own
-        The user's own files by their whole paths.
+    table: Rows as in `lockstep.store.schema.STACKS`.
+    own: The user's own files by their whole paths.
     """
     libraries = _libraries(table["file"].unique().to_list(), own)
     stacks: dict[int, list[Frame]] = {}

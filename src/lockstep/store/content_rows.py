@@ -43,14 +43,9 @@ def content_rows(
 ) -> list[Row]:
     """The same of many contents, column by column.
 
-    Parameters
-    ----------
-    named
-        Numbers, dtypes, shapes, devices and digests.
-    statistics
-        The fields of `Statistics`.
-    kept
-        Sketches, numbers in the shard, and shards.
+    named: Numbers, dtypes, shapes, devices and digests.
+    statistics: The fields of `Statistics`.
+    kept: Sketches, numbers in the shard, and shards.
     """
     return list(zip(*named, *statistics, *kept, [""] * len(named[0]), strict=True))
 

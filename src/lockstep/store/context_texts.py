@@ -31,13 +31,7 @@ def layout_text(strides: Sequence[int], offset: int = 0, shares: int = -1) -> st
 
 @lru_cache(maxsize=1 << 12)
 def layout_in(text: str) -> Layout | None:
-    """The layout that a text tells of; None for "".
-
-    Raises
-    ------
-    ValueError
-        If it tells of none.
-    """
+    """The layout that a text tells of; None for "". Raises ValueError if it tells of none."""
     if not text:
         return None
     found = _LAYOUT.fullmatch(text)
@@ -62,13 +56,7 @@ def conditions_text(conditions: Conditions) -> str:
 
 @lru_cache(maxsize=1 << 8)
 def conditions_in(text: str) -> Conditions | None:
-    """The conditions that a text tells of; None for "".
-
-    Raises
-    ------
-    ValueError
-        If it tells of none.
-    """
+    """The conditions that a text tells of; None for "". Raises ValueError if it tells of none."""
     if not text:
         return None
     gradients, *parts = text.split(";")

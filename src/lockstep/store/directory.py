@@ -153,10 +153,7 @@ class RunDirectory:
 def _check_may_go(path: Path, *, force: bool) -> None:
     """Refuse to replace anything but a recording that nobody writes to any more.
 
-    Raises
-    ------
-    OutputExistsError
-        If it is to stay.
+    Raises OutputExistsError if it is to stay.
     """
     if not force and not _holds_nothing(path):
         raise OutputExistsError(

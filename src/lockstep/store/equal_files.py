@@ -43,10 +43,7 @@ def digest_of_tables(directory: Path, manifest: RankManifest, chunks: Chunks) ->
 
     Of a tensor it counts whether it has a digest, and whether its norm is above 0.
 
-    Raises
-    ------
-    CorruptError
-        If a table is damaged.
+    Raises CorruptError if a table is damaged.
     """
     digest = xxhash.xxh3_128()
     for table in _tables(directory, manifest, chunks):

@@ -50,10 +50,7 @@ class Sink(Protocol):
 class DigestedFile:
     """Passes bytes on to a file, and digests them on the way.
 
-    Parameters
-    ----------
-    file
-        Takes the bytes.
+    file: Takes the bytes.
     """
 
     def __init__(self, file: Sink) -> None:
@@ -76,17 +73,10 @@ class DigestedFile:
 class Files:
     """The files of one rank, checked against its manifest; each is digested once, when it is first read.
 
-    Parameters
-    ----------
-    directory
-        The rank's directory.
-    marks
-        Length and digest by file name; {} for a recording of an earlier build.
+    directory: The rank's directory.
+    marks: Length and digest by file name; {} for a recording of an earlier build.
 
-    Raises
-    ------
-    CorruptError
-        If a file is missing or has another length.
+    Raises CorruptError if a file is missing or has another length.
     """
 
     def __init__(self, directory: Path, marks: Mapping[str, str]) -> None:
@@ -104,10 +94,7 @@ class Files:
     def check(self, path: Path) -> None:
         """Hold a file against its digest, unless that was done before; nothing is known of one that is not listed.
 
-        Raises
-        ------
-        CorruptError
-            If it was changed.
+        Raises CorruptError if it was changed.
         """
         if path.name not in self._marks:
             return
@@ -183,13 +170,7 @@ def with_digest(text: str) -> str:
 
 
 def check_manifest(path: Path, data: bytes) -> None:
-    """Hold a manifest against its own digest, where it has one.
-
-    Raises
-    ------
-    CorruptError
-        If it was changed.
-    """
+    """Hold a manifest against its own digest, where it has one. Raises CorruptError if it was changed."""
     found = _OWN.search(data)
     if found is not None and xxhash.xxh3_128_hexdigest(data[: found.start()]) != found[1].decode():
         raise CorruptError(path, "was changed after it was written, its digest is another one")
@@ -215,10 +196,7 @@ _LEAST = {
 def _check_numbers(path: Path, frame: pl.DataFrame) -> None:
     """Compare the numbers of a table with their possible ranges; a call is within one that began before it.
 
-    Raises
-    ------
-    CorruptError
-        If one is too small; the message names the file and the column.
+    Raises CorruptError if one is too small; the message names the file and the column.
     """
     names = [name for name in _LEAST if name in frame.columns]
     if not names or not frame.height:
@@ -235,13 +213,7 @@ def _check_numbers(path: Path, frame: pl.DataFrame) -> None:
 
 
 def _check_modules(path: Path, frame: pl.DataFrame) -> None:
-    """See that no module lies deeper than one that can be called.
-
-    Raises
-    ------
-    CorruptError
-        If one does.
-    """
+    """See that no module lies deeper than one that can be called. Raises CorruptError if one does."""
     if "module" not in frame.columns or not frame.height:
         return
     depth = frame["module"].str.count_matches(".", literal=True).max()
@@ -254,10 +226,7 @@ def _check_modules(path: Path, frame: pl.DataFrame) -> None:
 def _check_texts(path: Path, frame: pl.DataFrame) -> None:
     """Hold the lengths of texts and sketches against the limits: a file of some bytes can name one in each of its rows.
 
-    Raises
-    ------
-    CorruptError
-        If one is too long, or all together are.
+    Raises CorruptError if one is too long, or all together are.
     """
     lengths = [
         *(pl.col(name).str.len_bytes() for name, kind in frame.schema.items() if kind == pl.String),
@@ -280,10 +249,7 @@ def _check_texts(path: Path, frame: pl.DataFrame) -> None:
 def checked_tables(paths: Sequence[Path], frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
     """The tables with names that can be printed, if each holds what it may; sound ones are looked at together.
 
-    Raises
-    ------
-    CorruptError
-        If one does not.
+    Raises CorruptError if one does not.
     """
     if len(frames) > 1:
         together = pl.concat(frames)
@@ -346,10 +312,7 @@ def _odd_names(frame: pl.DataFrame) -> dict[str, list[str]]:
 def check_tree(path: Path, call_ids: npt.NDArray[np.int64], parents: npt.NDArray[np.int64]) -> None:
     """See that no two calls of a rank have one number, and that none lies deeper than modules do.
 
-    Raises
-    ------
-    CorruptError
-        If one does.
+    Raises CorruptError if one does.
     """
     order = np.argsort(call_ids, kind="stable")
     ordered = call_ids[order]

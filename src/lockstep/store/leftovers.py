@@ -28,12 +28,8 @@ def sweep(recording: Path) -> None:
 def drop_untrained(recording: Path, training: Collection[str]) -> None:
     """Remove the folders of processes that ended and never trained; they have no row.
 
-    Parameters
-    ----------
-    recording
-        The recording, whose command has ended.
-    training
-        Directories of processes that are known to train: they stay, however early they were cut off.
+    recording: The recording, whose command has ended.
+    training: Directories of processes that are known to train: they stay, however early they were cut off.
     """
     for directory in recording.glob("rank*"):
         manifest = _manifest(directory)

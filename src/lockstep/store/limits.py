@@ -70,13 +70,7 @@ def size_of(path: Path) -> int:
 
 
 def check_directory(path: Path) -> None:
-    """See that a rank's directory is one, and no link to anywhere.
-
-    Raises
-    ------
-    CorruptError
-        If it is anything else.
-    """
+    """See that a rank's directory is one, and no link to anywhere. Raises CorruptError if it is anything else."""
     if path.is_symlink() or not path.is_dir():
         raise CorruptError(
             path,
@@ -103,13 +97,7 @@ def read_manifest(path: Path) -> bytes:
 
 
 def check_table(path: Path) -> Claims:
-    """Compare a table's own figures with the limits.
-
-    Raises
-    ------
-    CorruptError
-        If it is no Parquet file, or too large.
-    """
+    """Compare a table's own figures with the limits. Raises CorruptError if it is no Parquet file, or too large."""
     size = size_of(path)
     try:
         rows, size_bytes = found_or_computed(
@@ -151,10 +139,7 @@ class Quota:
     def take(self, table: str, path: Path) -> None:
         """Check one more chunk of a table, by itself and with those that were taken before; each once.
 
-        Raises
-        ------
-        CorruptError
-            If it is no Parquet file, or they are too large.
+        Raises CorruptError if it is no Parquet file, or they are too large.
         """
         if path in self._seen:
             return
@@ -236,12 +221,7 @@ class DamagedError(ValueError):
 def claims_of(path: Path) -> tuple[int, int]:
     """Rows of a table and its bytes once decompressed, as the file tells them; of the most rows that any part names.
 
-    Raises
-    ------
-    DamagedError
-        If the file cannot be one that a reader understands.
-    OSError
-        If it cannot be read.
+    Raises DamagedError if the file cannot be one that a reader understands. Raises OSError if it cannot be read.
     """
     with path.open("rb") as file:
         try:

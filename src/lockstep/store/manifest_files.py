@@ -20,12 +20,8 @@ from lockstep.store.limits import read_manifest, values_of
 def read_run_manifest(path: Path) -> RunManifest:
     """Read the manifest of a whole recording.
 
-    Raises
-    ------
-    NotARecordingError
-        If there is no recording; the message says what to give.
-    VersionError, CorruptError
-        If a newer Lockstep wrote it, or it is damaged.
+    Raises NotARecordingError if there is no recording; the message says what to give. Raises VersionError, CorruptError
+    if a newer Lockstep wrote it, or it is damaged.
     """
     if not path.exists():
         raise NotARecordingError(
@@ -60,10 +56,7 @@ def read_run_manifest(path: Path) -> RunManifest:
 def read_rank_manifest(path: Path) -> RankManifest:
     """Read the manifest of one rank's directory.
 
-    Raises
-    ------
-    VersionError, CorruptError
-        If a newer Lockstep wrote it, it is damaged, or it is that of another rank.
+    Raises VersionError, CorruptError if a newer Lockstep wrote it, it is damaged, or it is that of another rank.
     """
     value = _read_json(path / schema.MANIFEST)
     _check_version(path / schema.MANIFEST, value)

@@ -32,17 +32,9 @@ _OF_RANKS = (MODULES, ORDER, NESTING)
 def recording_of(path: Path, form: str = "") -> Path | None:
     """Return the directory of a recording made from a different tool's files; None if no plug-in knows them.
 
-    Parameters
-    ----------
-    form
-        The name of the form that it has, or `NAME:TEXT` where TEXT says how its names are built; "" to look which.
+    form: The name of the form that it has, or `NAME:TEXT` where TEXT says how its names are built; "" to look which.
 
-    Raises
-    ------
-    CorruptError
-        If a plug-in that knows it cannot read it.
-    UsageError
-        If there is no such form.
+    Raises CorruptError if a plug-in that knows it cannot read it. Raises UsageError if there is no such form.
     """
     reader = _reader_of(path, form)
     if reader is None:
@@ -62,15 +54,9 @@ def to_be_read(error: NotARecordingError, path: Path) -> NotARecordingError:
 def made_by(reader: Reader, path: Path, gap: NotSeen) -> Path:
     """The directory of a recording, gone with this process, of the calls that a reader gives of a path.
 
-    Parameters
-    ----------
-    gap
-        Why no more can be said of it than what they tell: of `LEFT_OUT` or `PUT_TOGETHER`.
+    gap: Why no more can be said of it than what they tell: of `LEFT_OUT` or `PUT_TOGETHER`.
 
-    Raises
-    ------
-    CorruptError
-        If it cannot read it.
+    Raises CorruptError if it cannot read it.
     """
     place = _aside() / (path.resolve().name or "recording")
     with _said(reader, path):

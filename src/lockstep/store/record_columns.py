@@ -28,17 +28,10 @@ def record_rows(
 ) -> pl.DataFrame:
     """Records of some calls, in order of time, with the number of their call.
 
-    Parameters
-    ----------
-    calls
-        Rows of the table of calls, with `call_id` and `step`.
-    columns
-        Names in `schema.RECORDS` and `schema.CONTENTS`; just these are read.
+    calls: Rows of the table of calls, with `call_id` and `step`.
+    columns: Names in `schema.RECORDS` and `schema.CONTENTS`; just these are read.
 
-    Raises
-    ------
-    CorruptError
-        If a file is damaged, or a row points at something that is not there or makes no sense.
+    Raises CorruptError if a file is damaged, or a row points at something that is not there or makes no sense.
     """
     numbers = sorted(
         {place for step in calls["step"].unique().to_list() for place in index.record_chunks(step)}

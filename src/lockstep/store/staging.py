@@ -18,12 +18,8 @@ Buffer = npt.NDArray[np.uint8]
 class Buffers:
     """Hands out buffers below a cap; a caller that asks for more waits until some come back.
 
-    Parameters
-    ----------
-    cap_bytes
-        Size of all buffers together. One that is larger than that by itself is handed out alone.
-    size_bytes
-        Size of an ordinary buffer; these are kept when they come back.
+    cap_bytes: Size of all buffers together. One that is larger than that by itself is handed out alone.
+    size_bytes: Size of an ordinary buffer; these are kept when they come back.
     """
 
     def __init__(self, cap_bytes: int, size_bytes: int) -> None:

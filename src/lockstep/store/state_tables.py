@@ -29,10 +29,7 @@ _moment, _role, _standing = lru_cache(Moment), lru_cache(Role), lru_cache(Standi
 def states_in(path: Path, table: pl.DataFrame, *, with_sketches: bool) -> Iterator[StateRecord]:
     """The states of a table that was read, those of one moment and name once.
 
-    Raises
-    ------
-    CorruptError
-        If a row makes no sense.
+    Raises CorruptError if a row makes no sense.
     """
     sketches: dict[tuple[str | None, str], bytes] = {}
     seen: set[tuple[Moment, Role, str]] = set()
@@ -108,13 +105,7 @@ def _kept(data: bytes) -> _Sketch:
 
 
 def held_settings_in(path: Path, table: pl.DataFrame) -> Iterator[HeldSetting]:
-    """The settings of a table that was read.
-
-    Raises
-    ------
-    CorruptError
-        If a value is no number, mode or text.
-    """
+    """The settings of a table that was read. Raises CorruptError if a value is no number, mode or text."""
     for number, (name, text, moves) in enumerate(table.iter_rows()):
         try:
             value = values_of(text)

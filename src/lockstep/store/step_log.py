@@ -37,17 +37,10 @@ _STOPPED = "stopped"
 class StepLogWriter:
     """Appends rows to a rank's step log.
 
-    Parameters
-    ----------
-    rank_directory
-        The rank's directory.
-    devices
-        Types of the devices that train.
+    rank_directory: The rank's directory.
+    devices: Types of the devices that train.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be made.
+    Raises OSError if the file cannot be made.
     """
 
     def __init__(self, rank_directory: Path, devices: tuple[str, ...]) -> None:
@@ -59,10 +52,7 @@ class StepLogWriter:
     def add(self, row: StepRow) -> None:
         """Append a row; after `MOST_ROWS` of them only that no more follow.
 
-        Raises
-        ------
-        OSError
-            If the disk does not take it.
+        Raises OSError if the disk does not take it.
         """
         if self._rows < MOST_ROWS:
             self._write(self._values(row))
@@ -71,13 +61,7 @@ class StepLogWriter:
         self._rows += 1
 
     def stopped(self, why: str) -> None:
-        """Note why no row follows.
-
-        Raises
-        ------
-        OSError
-            If the disk does not take it.
-        """
+        """Note why no row follows. Raises OSError if the disk does not take it."""
         self._write({_STOPPED: why})
 
     def close(self) -> None:

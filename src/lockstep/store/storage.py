@@ -62,17 +62,10 @@ class NoRecordingThereError(StorageError):
 class Storage:
     """A folder, or a file, in object storage.
 
-    Parameters
-    ----------
-    url
-        As `url_of` gives it.
+    url: As `url_of` gives it.
 
-    Raises
-    ------
-    UsageError
-        If the package for it is not installed; the message names the extra.
-    StorageError
-        If there is no way to it.
+    Raises UsageError if the package for it is not installed; the message names the extra. Raises StorageError if there
+    is no way to it.
     """
 
     def __init__(self, url: str) -> None:
@@ -97,10 +90,7 @@ class Storage:
     def names(self) -> dict[str, int]:
         """Return the files of this folder by their names below it, with their sizes in bytes; {} where there is none.
 
-        Raises
-        ------
-        StorageError
-            If it cannot be listed.
+        Raises StorageError if it cannot be listed.
         """
 
         def found() -> dict[str, int]:
@@ -119,10 +109,7 @@ class Storage:
     def size_bytes(self) -> int | None:
         """Return the size of the file that this URL names; None where it names none.
 
-        Raises
-        ------
-        StorageError
-            If that cannot be asked.
+        Raises StorageError if that cannot be asked.
         """
 
         def asked() -> int | None:
@@ -134,22 +121,13 @@ class Storage:
         return self._tried("", asked, right="list")
 
     def read(self, name: str) -> bytes:
-        """Return all bytes of a small file.
-
-        Raises
-        ------
-        StorageError
-            If it cannot be read.
-        """
+        """Return all bytes of a small file. Raises StorageError if it cannot be read."""
         return self._tried(name, lambda: bytes(self._files.cat_file(self._at(name))))
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
         """Return all bytes of small files by their names, many at once; each whose request was lost is read again.
 
-        Raises
-        ------
-        StorageError
-            If one cannot be read.
+        Raises StorageError if one cannot be read.
         """
         found: dict[str, bytes] = {}
         for at in range(0, len(names), AT_ONCE):
@@ -163,12 +141,7 @@ class Storage:
     def fetch(self, name: str, target: Path, size_bytes: int) -> None:
         """Bring a file here, by ranges and from where an earlier try ended.
 
-        Raises
-        ------
-        StorageError
-            If it cannot be read.
-        OSError
-            If it cannot be written here.
+        Raises StorageError if it cannot be read. Raises OSError if it cannot be written here.
         """
         make_private_directory(target.parent, exist_ok=True)
         part = target.with_name(f".{target.name}.part")
@@ -191,13 +164,7 @@ class Storage:
         return self._tried(name, read)
 
     def store(self, name: str, source: Path | bytes) -> None:
-        """Put a file there, over one of that name.
-
-        Raises
-        ------
-        StorageError
-            If it cannot be written.
-        """
+        """Put a file there, over one of that name. Raises StorageError if it cannot be written."""
         size_bytes = len(source) if isinstance(source, bytes) else source.stat().st_size
 
         def put() -> None:
@@ -214,13 +181,7 @@ class Storage:
         self._tried(name, put, right="write")
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there.
-
-        Raises
-        ------
-        StorageError
-            If it cannot be removed.
-        """
+        """Remove a file, if it is there. Raises StorageError if it cannot be removed."""
 
         def drop() -> None:
             with suppress(FileNotFoundError):
@@ -316,12 +277,7 @@ def in_order(names: Mapping[str, int]) -> list[str]:
 def fetch_all(storage: Storage, target: Path, told: Progress = unheard) -> None:
     """Bring a folder here, or one file; one that was begun before goes on.
 
-    Raises
-    ------
-    StorageError
-        If it cannot be read.
-    OSError
-        If it cannot be written here.
+    Raises StorageError if it cannot be read. Raises OSError if it cannot be written here.
     """
     names = storage.names()
     order = in_order(names)
@@ -346,13 +302,7 @@ def fetch_all(storage: Storage, target: Path, told: Progress = unheard) -> None:
 
 
 def store_all(source: Path, storage: Storage, told: Progress = unheard) -> None:
-    """Put a folder into storage; one that was begun before goes on.
-
-    Raises
-    ------
-    StorageError
-        If it cannot be written.
-    """
+    """Put a folder into storage; one that was begun before goes on. Raises StorageError if it cannot be written."""
     paths = {str(path.relative_to(source)): path for path in source.rglob("*") if path.is_file()}
     names = {name: path.stat().st_size for name, path in paths.items()}
     order = in_order(names)
@@ -374,10 +324,7 @@ def store_all(source: Path, storage: Storage, told: Progress = unheard) -> None:
 def remove_recording(storage: Storage, names: Mapping[str, int]) -> None:
     """Remove a recording from storage, its manifest first; anything else stays.
 
-    Raises
-    ------
-    OutputExistsError
-        If something else is there.
+    Raises OutputExistsError if something else is there.
     """
     if MANIFEST not in names:
         raise OutputExistsError(
@@ -400,10 +347,7 @@ def key_of(storage: Storage, names: Mapping[str, int]) -> str:
 def cached(url: str, told: Progress = unheard) -> Path:
     """Return a local folder with the recording of a URL; fetches it if the cached one differs.
 
-    Raises
-    ------
-    StorageError
-        If it cannot be read.
+    Raises StorageError if it cannot be read.
     """
     storage = Storage(url)
     names = storage.names()

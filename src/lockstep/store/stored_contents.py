@@ -63,12 +63,8 @@ class StoredContents:
     A content is made when a step first speaks of it, and shared by all that speaks of it in this step and the next;
     nothing is kept for longer than somebody outside holds it, but for the latest chunks.
 
-    Parameters
-    ----------
-    chunks
-        The rank's tables.
-    with_sketches
-        Whether its sketches are read: they must be of today's plan.
+    chunks: The rank's tables.
+    with_sketches: Whether its sketches are read: they must be of today's plan.
     """
 
     def __init__(self, chunks: Chunks, *, with_sketches: bool) -> None:
@@ -84,15 +80,9 @@ class StoredContents:
     def of(self, places: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> dict[int, Content]:
         """Contents by number.
 
-        Parameters
-        ----------
-        places
-            Content numbers with their rows in the file, by chunk.
+        places: Content numbers with their rows in the file, by chunk.
 
-        Raises
-        ------
-        CorruptError
-            If a row makes no sense.
+        Raises CorruptError if a row makes no sense.
         """
         known, found = self._latest, {}
         wanted: dict[int, list[int]] = {}
@@ -187,10 +177,7 @@ class StoredContents:
     def check_tensors(self) -> None:
         """Hold the files of all whole tensors that contents were made of against their digests.
 
-        Raises
-        ------
-        CorruptError
-            If one was changed.
+        Raises CorruptError if one was changed.
         """
         self._tensors.check(sorted(self._shards))
 

@@ -16,20 +16,12 @@ from lockstep.store.storage import COPYING, Storage
 class StoredRecording:
     """A recording in object storage, as its manifest and its files tell.
 
-    Parameters
-    ----------
-    url
-        Its address.
-    created
-        When it was begun, as ISO 8601; "" where its manifest is not there yet.
-    command
-        The command that was recorded.
-    ranks
-        How many ranks have a manifest.
-    size_bytes
-        The sizes of all its files.
-    is_whole
-        Whether the recording has ended and all of it is there.
+    url: Its address.
+    created: When it was begun, as ISO 8601; "" where its manifest is not there yet.
+    command: The command that was recorded.
+    ranks: How many ranks have a manifest.
+    size_bytes: The sizes of all its files.
+    is_whole: Whether the recording has ended and all of it is there.
     """
 
     url: str
@@ -43,10 +35,7 @@ class StoredRecording:
 def recordings_below(url: str) -> list[StoredRecording]:
     """Return the recordings below an address, in the order of their names.
 
-    Raises
-    ------
-    StorageError
-        If it cannot be listed or read.
+    Raises StorageError if it cannot be listed or read.
     """
     storage = Storage(url)
     names = storage.names()

@@ -36,14 +36,9 @@ Kept = TypeVar("Kept")
 class Chunks:
     """The chunked tables of one rank.
 
-    Parameters
-    ----------
-    directory
-        The rank's directory.
-    files
-        What its files are held against.
-    closed
-        Whether the recording was closed; else its last chunk may be half written.
+    directory: The rank's directory.
+    files: What its files are held against.
+    closed: Whether the recording was closed; else its last chunk may be half written.
     """
 
     def __init__(self, directory: Path, files: Files, *, closed: bool) -> None:
@@ -55,10 +50,7 @@ class Chunks:
     def numbers(self) -> tuple[int, ...]:
         """Chunks that count, in order of time: those whose records are there.
 
-        Raises
-        ------
-        CorruptError
-            If the records of a chunk are gone, which are written last, and something came after them.
+        Raises CorruptError if the records of a chunk are gone, which are written last, and something came after them.
         """
         found = [_CHUNK.fullmatch(entry.name) for entry in self.directory.iterdir()]
         every = {int(one[2]) for one in found if one}
@@ -84,10 +76,7 @@ class Chunks:
     def many(self, table: str, numbers: Sequence[int], columns: pl.Schema) -> list[pl.DataFrame]:
         """The same of several chunks; sound ones are read together, which takes a tenth of the time.
 
-        Raises
-        ------
-        CorruptError
-            If one of the files was changed, is damaged or lacks a column.
+        Raises CorruptError if one of the files was changed, is damaged or lacks a column.
         """
         paths = [self.directory / schema.chunk_name(table, number) for number in numbers]
         for path in paths:
@@ -100,16 +89,10 @@ class Chunks:
 class LatestChunks(Generic[Kept]):
     """The chunks of one table that were asked for lately; those that are missing are read together.
 
-    Parameters
-    ----------
-    chunks
-        The rank's tables.
-    table, columns
-        Which of them, and what of it.
-    made
-        Makes what is kept of the rows of one chunk.
-    most_rows
-        How many rows are kept at most, if more than those that are read together.
+    chunks: The rank's tables.
+    table, columns: Which of them, and what of it.
+    made: Makes what is kept of the rows of one chunk.
+    most_rows: How many rows are kept at most, if more than those that are read together.
     """
 
     def __init__(
@@ -128,10 +111,7 @@ class LatestChunks(Generic[Kept]):
     def of(self, numbers: Sequence[int]) -> Iterator[Kept]:
         """The chunks of a step, one after the other; they are kept until the second step after it.
 
-        Raises
-        ------
-        CorruptError
-            If one of the files is damaged or lacks a column.
+        Raises CorruptError if one of the files is damaged or lacks a column.
         """
         self._asked = (self._asked[1], set(numbers))
         waiting = list(numbers)
@@ -175,25 +155,15 @@ _BYTES_AT_ONCE = 32 << 20
 class Index:
     """Which calls each step has, which chunks hold their records, and where each content lies.
 
-    Parameters
-    ----------
-    chunks
-        The tables.
-    progress
-        Told how many files are read, of how many.
+    chunks: The tables.
+    progress: Told how many files are read, of how many.
 
-    Attributes
-    ----------
-    calls
-        One row per call, in the order of the files, but for bodies of custom functions; columns as in `schema.CALLS`.
-    steps
-        Recorded step numbers.
-    record_count, content_count
-        Number of tensor records, and of distinct contents.
-    has_tensors
-        Whether a tensor was saved whole.
-    has_bodies
-        Whether a custom function was seen to call something.
+    calls: One row per call, in the order of the files, but for bodies of custom functions; columns as in
+        `schema.CALLS`.
+    steps: Recorded step numbers.
+    record_count, content_count: Number of tensor records, and of distinct contents.
+    has_tensors: Whether a tensor was saved whole.
+    has_bodies: Whether a custom function was seen to call something.
     """
 
     def __init__(self, chunks: Chunks, progress: CountedProgress | None = None) -> None:
@@ -293,12 +263,8 @@ def _steps_and_chunks(
 ) -> list[tuple[int, int]]:
     """Steps with the chunks that hold records of their calls, each once, in order.
 
-    Parameters
-    ----------
-    of_record, chunk
-        Call number and chunk of every record.
-    call_id, step
-        Number and step of every call.
+    of_record, chunk: Call number and chunk of every record.
+    call_id, step: Number and step of every call.
     """
     if not len(call_id):
         return []
@@ -319,10 +285,7 @@ def _columns(table: pl.Schema, *names: str) -> pl.Schema:
 def read_table(path: Path, columns: pl.Schema) -> pl.DataFrame:
     """These columns of one Parquet file, with these types.
 
-    Raises
-    ------
-    CorruptError
-        If the file is damaged or too large, lacks a column, or has gaps where there may be none.
+    Raises CorruptError if the file is damaged or too large, lacks a column, or has gaps where there may be none.
     """
     check_table(path)
     return checked_tables([path], [_read_alone(path, columns)])[0]

@@ -35,12 +35,8 @@ class _Entry:
 class TensorFiles:
     """The shards of one rank, opened when they are asked for.
 
-    Parameters
-    ----------
-    directory
-        The rank's directory.
-    files
-        What its files are held against; None for those of this process.
+    directory: The rank's directory.
+    files: What its files are held against; None for those of this process.
     """
 
     def __init__(self, directory: Path, files: Files | None = None) -> None:
@@ -55,10 +51,7 @@ class TensorFiles:
     def load(self, shard: int, number: int | None) -> Array:
         """Decode one tensor; bfloat16 and float8 are widened to float32, exactly.
 
-        Raises
-        ------
-        CorruptError
-            If there is no such tensor, or what it is made of is damaged.
+        Raises CorruptError if there is no such tensor, or what it is made of is damaged.
         """
         if number is None:
             raise self._absent(shard)
@@ -70,10 +63,7 @@ class TensorFiles:
     def undecoded(self, shard: int, number: int | None, dtype: str) -> Array:
         """The elements of one tensor bit by bit, shape (count,): bfloat16 as uint16, float8 as uint8.
 
-        Raises
-        ------
-        CorruptError
-            As `load`, or if it is of another dtype.
+        Raises CorruptError as `load`, or if it is of another dtype.
         """
         if number is None:
             raise self._absent(shard)
@@ -90,13 +80,7 @@ class TensorFiles:
             raise self._unreadable(shard, tensor.number, error) from error
 
     def open(self, shard: int, number: int | None) -> Pieces:
-        """As `load`, to be read in pieces.
-
-        Raises
-        ------
-        CorruptError
-            As `load`.
-        """
+        """As `load`, to be read in pieces. Raises CorruptError as `load`."""
         if number is None:
             raise self._absent(shard)
         found = self.find(Stored(shard, number))
@@ -121,42 +105,27 @@ class TensorFiles:
         give_back()
 
     def find(self, stored: Stored) -> tuple[str, Array] | Derived:
-        """One tensor as it is stored, undecoded.
-
-        Raises
-        ------
-        CorruptError
-            If there is no such tensor.
-        """
+        """One tensor as it is stored, undecoded. Raises CorruptError if there is no such tensor."""
         return self._shard(stored.shard).find(stored.number)
 
     def formula(self, stored: Stored) -> Formula | None:
         """The formula that gives a tensor to the last bit; None if it is stored as it is or was corrected.
 
-        Raises
-        ------
-        CorruptError
-            If there is no such tensor, or its formula is damaged.
+        Raises CorruptError if there is no such tensor, or its formula is damaged.
         """
         return self._shard(stored.shard).formula(stored.number)
 
     def find_in_pieces(self, stored: Stored) -> tuple[str, Elements] | Derived:
         """Find as `find`, without counting the read bytes as memory of this process.
 
-        Raises
-        ------
-        CorruptError
-            If there is no such tensor.
+        Raises CorruptError if there is no such tensor.
         """
         return self._shard(stored.shard).find_in_pieces(stored.number)
 
     def check(self, shards: Iterable[int]) -> None:
         """Hold shards against their digests, those that were not yet; no tensor is decoded.
 
-        Raises
-        ------
-        CorruptError
-            If one was changed.
+        Raises CorruptError if one was changed.
         """
         if self._files is None:
             return

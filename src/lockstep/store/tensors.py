@@ -117,10 +117,7 @@ def can_store(dtype: str) -> bool:
 def compacted(tensor: RawTensor, find: Find) -> RawTensor | Derived:
     """The tensor in the form that takes the least room: a formula, its blocks that are not zero, or itself.
 
-    Parameters
-    ----------
-    find
-        Finds the tensors that its formula names.
+    find: Finds the tensors that its formula names.
     """
     dtype, elements = tensor.elements
     found = None
@@ -132,13 +129,7 @@ def compacted(tensor: RawTensor, find: Find) -> RawTensor | Derived:
 
 
 def write_shard(file: Sink, tensors: Iterable[RawTensor | Derived]) -> None:
-    """Write one safetensors shard.
-
-    Raises
-    ------
-    OSError
-        If the disk does not take it.
-    """
+    """Write one safetensors shard. Raises OSError if the disk does not take it."""
     formulas: dict[str, Any] = {}
     entries: list[_Part] = []
 
@@ -170,10 +161,7 @@ Named = tuple[str, str, tuple[int, ...], Callable[[], Array]]
 def write_named(file: Sink, tensors: Iterable[Named]) -> None:
     """Write a safetensors file for others: tensors by name, read one after the other.
 
-    Raises
-    ------
-    OSError
-        If the disk does not take it.
+    Raises OSError if the disk does not take it.
     """
     entries = [
         _Part(name, SAFETENSORS_NAMES[dtype], shape, read) for name, dtype, shape, read in tensors

@@ -24,12 +24,8 @@ def uploaded(url: str, *, force: bool) -> Iterator[Uploading]:
     Until `Uploading.finish` the manifest there says that the rest is still here. That the URL can be written is tried
     before anything is recorded.
 
-    Raises
-    ------
-    OutputExistsError
-        If something is there.
-    StorageError
-        If it cannot be written; what was recorded stays here then, and the message says where.
+    Raises OutputExistsError if something is there. Raises StorageError if it cannot be written; what was recorded stays
+    here then, and the message says where.
     """
     storage = Storage(url)
     there = {name: size for name, size in storage.names().items() if name != COPYING}
@@ -52,12 +48,8 @@ def uploaded(url: str, *, force: bool) -> Iterator[Uploading]:
 class Uploading:
     """Looks at a folder on a thread of its own, and puts into storage what is new there.
 
-    Parameters
-    ----------
-    place
-        The folder to record into.
-    storage
-        Where its files go.
+    place: The folder to record into.
+    storage: Where its files go.
     """
 
     def __init__(self, place: Path, storage: Storage) -> None:
@@ -72,10 +64,7 @@ class Uploading:
     def finish(self) -> None:
         """Upload the rest, and remove files that no longer belong to the recording; a second call does nothing.
 
-        Raises
-        ------
-        StorageError
-            If it cannot be written.
+        Raises StorageError if it cannot be written.
         """
         if self._ended.is_set():
             return

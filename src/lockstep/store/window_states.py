@@ -56,10 +56,7 @@ def can_keep(dtype: str) -> bool:
 class StateWriter:
     """Writes states into a rank's directory, each content once.
 
-    Parameters
-    ----------
-    rank_directory
-        The rank's directory.
+    rank_directory: The rank's directory.
     """
 
     def __init__(self, rank_directory: Path) -> None:
@@ -72,19 +69,11 @@ class StateWriter:
     ) -> str:
         """Write the state at the start of a step, and return its digest.
 
-        Parameters
-        ----------
-        step
-            The step that begins.
-        tensors
-            Tensors by name.
-        values
-            Other parts of the state, as JSON takes them.
+        step: The step that begins.
+        tensors: Tensors by name.
+        values: Other parts of the state, as JSON takes them.
 
-        Raises
-        ------
-        OSError
-            If the disk does not take it; nothing of this state is left then.
+        Raises OSError if the disk does not take it; nothing of this state is left then.
         """
         make_private_directory(self._directory, exist_ok=True)
         name = f"step-{step}.safetensors"
@@ -137,16 +126,10 @@ class StateWriter:
 class WindowState:
     """The state of a training at the start of a window.
 
-    Parameters
-    ----------
-    step
-        The step that began.
-    digest
-        Tells it from every other state.
-    tensors
-        Where each tensor lies, by its name.
-    values
-        Its other parts.
+    step: The step that began.
+    digest: Tells it from every other state.
+    tensors: Where each tensor lies, by its name.
+    values: Its other parts.
     """
 
     step: int
@@ -160,10 +143,7 @@ class WindowState:
     def elements(self, name: str) -> Array:
         """Elements of a tensor bit by bit, shape (count,): bfloat16 as uint16, float8 as uint8.
 
-        Raises
-        ------
-        CorruptError
-            If its file is damaged, or holds something else than is listed.
+        Raises CorruptError if its file is damaged, or holds something else than is listed.
         """
         listed = self.tensors[name]
         shard = self._shards.get(listed.file)
@@ -179,13 +159,7 @@ class WindowState:
         return shard.undecoded(listed.entry)
 
     def check(self) -> None:
-        """Compare its files with their digests.
-
-        Raises
-        ------
-        CorruptError
-            If one was changed.
-        """
+        """Compare its files with their digests. Raises CorruptError if one was changed."""
         for name in {one.file for one in self.tensors.values()}:
             self._files.check(self._directory / name)
 
@@ -207,13 +181,7 @@ def state_steps(rank_directory: Path) -> list[int]:
 
 
 def read_state(rank_directory: Path, step: int) -> WindowState:
-    """Return the state at the start of a step.
-
-    Raises
-    ------
-    CorruptError
-        If it is not there, was cut or was changed.
-    """
+    """Return the state at the start of a step. Raises CorruptError if it is not there, was cut or was changed."""
     directory = rank_directory / STATES
     path = directory / f"step-{step}.json"
     if not path.exists():

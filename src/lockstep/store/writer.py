@@ -63,22 +63,13 @@ class _CapReachedError(Exception):
 class RankWriter:
     """Writes calls, records, contents and tensors of one rank.
 
-    Parameters
-    ----------
-    directory
-        The rank's directory; must exist and be empty.
-    memory_bytes
-        Cap on the memory that recording takes. Half of it is for whole tensors that wait to be written, beyond which
-        the training waits; the rest is for tables, and for work on one tensor at a time.
-    max_bytes
-        Cap on bytes on disk, None for no cap; beyond it `failure` says so and nothing more is written.
-    copy
-        Copies bytes into an array from another, as `numpy.copyto` does.
+    directory: The rank's directory; must exist and be empty.
+    memory_bytes: Cap on the memory that recording takes. Half of it is for whole tensors that wait to be written,
+        beyond which the training waits; the rest is for tables, and for work on one tensor at a time.
+    max_bytes: Cap on bytes on disk, None for no cap; beyond it `failure` says so and nothing more is written.
+    copy: Copies bytes into an array from another, as `numpy.copyto` does.
 
-    Attributes
-    ----------
-    failure
-        Why writing stopped before `close`, or "".
+    failure: Why writing stopped before `close`, or "".
     """
 
     def __init__(
@@ -210,12 +201,8 @@ class RankWriter:
     def step_ended(self, step: int, manifest: Callable[[], dict[str, Any]]) -> None:
         """A good moment to write everything gathered; put off where the last one was just now.
 
-        Parameters
-        ----------
-        step
-            The step that has ended: nothing more of it will come.
-        manifest
-            Gives the rank's manifest as of now; called by the writing thread.
+        step: The step that has ended: nothing more of it will come.
+        manifest: Gives the rank's manifest as of now; called by the writing thread.
         """
         with self._gathering:
             self._chunk.end_step(step)
@@ -246,10 +233,7 @@ class RankWriter:
     def end(self, manifest: Callable[[], dict[str, Any]]) -> None:
         """Write the rest and then the last manifest, while the training goes on.
 
-        Parameters
-        ----------
-        manifest
-            Gives the manifest once everything else is written or refused; called by the writing thread.
+        manifest: Gives the manifest once everything else is written or refused; called by the writing thread.
         """
         self.flush()
         self._queue.put(partial(self._write_given, manifest))
@@ -499,10 +483,7 @@ class RankWriter:
 def _leave_room(directory: Path, size_bytes: int) -> None:
     """Refuse a chunk behind which a full disk would not even take the manifest, which says why.
 
-    Raises
-    ------
-    OSError
-        No space left on device. File systems that do not tell their size are trusted.
+    Raises OSError: No space left on device. File systems that do not tell their size are trusted.
     """
     disk = os.statvfs(directory)
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < size_bytes + _ROOM_FOR_MANIFEST:

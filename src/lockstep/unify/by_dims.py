@@ -37,17 +37,11 @@ _RANK = re.compile(r"rank(\d+)")
 def as_one_rank(recording: Recording, files: Sequence[DimsFile] = ()) -> Recording:
     """The recording of one rank that its ranks make together.
 
-    Parameters
-    ----------
-    files
-        What axes mean; of what several say of a tensor the first counts, and all of them before a tensor's placement.
+    files: What axes mean; of what several say of a tensor the first counts, and all of them before a tensor's
+        placement.
 
-    Raises
-    ------
-    UsageError
-        If nothing says which mesh the ranks make, or another one than there are ranks.
-    RecordingError
-        If it cannot be read.
+    Raises UsageError if nothing says which mesh the ranks make, or another one than there are ranks. Raises
+    RecordingError if it cannot be read.
     """
     ranks = {
         int(found[1]): rank

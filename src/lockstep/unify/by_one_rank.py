@@ -58,17 +58,10 @@ Group = tuple[Sequence[Mapping[Key, Call]], Mapping[Key, Call]]
 def as_global_batch(many: Recording, one: Recording) -> Recording:
     """Return the recording of one rank that the ranks of a training make together.
 
-    Parameters
-    ----------
-    many
-        Of all ranks of a training, `rank0` to the last.
-    one
-        Of the same training on one rank, with the same global batch.
+    many: Of all ranks of a training, `rank0` to the last.
+    one: Of the same training on one rank, with the same global batch.
 
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
+    Raises RecordingError if one of them cannot be read.
     """
     ranks = {number: many.ranks[f"rank{number}"] for number in range(len(many.ranks))}
     (alone,) = one.ranks.values()
@@ -95,14 +88,9 @@ def _share_a_batch(ranks: Sequence[RankRecording], one: RankRecording) -> bool:
 class Joiner:
     """Puts the calls of all ranks together, step by step.
 
-    Parameters
-    ----------
-    path
-        Where their recording lies.
-    ranks, one
-        Those, and the one that trains on the whole batch.
-    forms
-        Tells how they hold tensors.
+    path: Where their recording lies.
+    ranks, one: Those, and the one that trains on the whole batch.
+    forms: Tells how they hold tensors.
     """
 
     def __init__(
@@ -349,10 +337,7 @@ def _joined(seen: Seen, form: Form, divided_by: int) -> LaterTensor:
 def _of_norms(record: TensorRecord) -> Form:
     """The form of a tensor that torch.distributed placed as the norms of parts, as for clipping.
 
-    Raises
-    ------
-    UnlikeDimsError
-        If it is placed otherwise.
+    Raises UnlikeDimsError if it is placed otherwise.
     """
     if "_NormPartial(2.0)" not in record.content.told.fields[1]:
         raise UnlikeDimsError(f"nothing tells how to put together a {record.content.note}")

@@ -49,14 +49,9 @@ _BY_PIECE = "kwargs.is_causal"
 class Piece:
     """One call of the model.
 
-    Parameters
-    ----------
-    ids
-        Its tokens, shape (batch, tokens).
-    top
-        The call.
-    calls
-        It and the calls within it, or those of its whole step, by what they are there.
+    ids: Its tokens, shape (batch, tokens).
+    top: The call.
+    calls: It and the calls within it, or those of its whole step, by what they are there.
     """
 
     ids: Array
@@ -108,10 +103,7 @@ class Made:
 class Joint:
     """The calls of two runs that were given the same tokens.
 
-    Parameters
-    ----------
-    sides
-        The pieces of each run.
+    sides: The pieces of each run.
     """
 
     phases = frozenset({Phase.FORWARD})
@@ -239,14 +231,9 @@ class Joint:
 class Following:
     """Which token follows each row of scores.
 
-    Parameters
-    ----------
-    rows
-        The rows that a token follows, as an index into the tensor that was put together.
-    ids
-        That token, shape (rows,).
-    places
-        The sequence of each row, and its place there, from 0; shape (rows, 2).
+    rows: The rows that a token follows, as an index into the tensor that was put together.
+    ids: That token, shape (rows,).
+    places: The sequence of each row, and its place there, from 0; shape (rows, 2).
     """
 
     rows: Any
@@ -289,17 +276,10 @@ def both_made(
 ) -> tuple[Recording, Recording]:
     """Return both runs as recordings of the same tokens.
 
-    Parameters
-    ----------
-    steps
-        The calls of each step, and what else each run has first in it.
-    first
-        Which of the recordings is the first of the joints.
+    steps: The calls of each step, and what else each run has first in it.
+    first: Which of the recordings is the first of the joints.
 
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
+    Raises RecordingError if one of them cannot be read.
     """
 
     def calls(number: int) -> Calls:

@@ -30,12 +30,8 @@ _MADE = frozenset({Role.OUTPUT, Role.LOSS, Role.BUFFER})
 class Sums:
     """The sums over ranks of one step.
 
-    Parameters
-    ----------
-    of
-        For what a collective made on a rank, what that rank gave.
-    summands
-        What goes into such a sum, at once or through other calls.
+    of: For what a collective made on a rank, what that rank gave.
+    summands: What goes into such a sum, at once or through other calls.
     """
 
     of: Mapping[Held, Held] = field(default_factory=dict)

@@ -38,10 +38,7 @@ _Tensor = tuple[str, int, bool, int]
 class DataForms:
     """Forms of the tensors of one training.
 
-    Parameters
-    ----------
-    ranks
-        Its ranks, in their order.
+    ranks: Its ranks, in their order.
     """
 
     name = "the batches of its ranks"
@@ -123,10 +120,7 @@ class DataForms:
     def form(self, seen: Seen) -> tuple[Form, int] | None:
         """Return how the parts of a tensor become one, and the divisor of its elements.
 
-        Raises
-        ------
-        UnlikeDimsError
-            If their shapes make no batch, or their rows stand in orders of their own.
+        Raises UnlikeDimsError if their shapes make no batch, or their rows stand in orders of their own.
         """
         is_copied = seen.equal and seen.shapes[0] == seen.whole_shape
         sorting = None if seen.is_held or is_copied else module_around(seen.call, self._sorted)
@@ -329,10 +323,8 @@ def is_dealt(seen: Seen) -> bool:
 def _sorted_or_not(seen: Seen, form: Form, rows: Sequence[SortedRows]) -> Form:
     """The form of a tensor within a module that sorts rows: the one in which it is nearest to that of one rank.
 
-    Raises
-    ------
-    UnlikeDimsError
-        If it holds whole numbers, and in no form those of one rank: nothing says then what they point at.
+    Raises UnlikeDimsError if it holds whole numbers, and in no form those of one rank: nothing says then what they
+    point at.
     """
     exact = not is_floating(seen.first.dtype)
     whole = seen.whole

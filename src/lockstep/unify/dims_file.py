@@ -48,14 +48,9 @@ class Rule:
 class DimsFile:
     """The contents of a dims file.
 
-    Parameters
-    ----------
-    mesh
-        None where it does not say.
-    parameters, sites
-        By patterns of parameter names and of sites; the first that matches counts.
-    where
-        Where it was written, for messages.
+    mesh: None where it does not say.
+    parameters, sites: By patterns of parameter names and of sites; the first that matches counts.
+    where: Where it was written, for messages.
     """
 
     mesh: Mesh | None = None
@@ -123,10 +118,7 @@ def _keys(record: TensorRecord) -> tuple[str, ...]:
 def read_dims(path: Path) -> DimsFile:
     """Read a dims file; nothing in it is executed.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read, is not valid YAML, or holds something other than dims.
+    Raises UsageError if it cannot be read, is not valid YAML, or holds something other than dims.
     """
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:

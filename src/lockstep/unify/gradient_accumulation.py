@@ -35,17 +35,10 @@ from lockstep.unify.tensors_of_ranks import Seen
 def as_whole_batches(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
     """Return both with whole batches; None where both take batches alike, or nothing proves that they are the same.
 
-    Parameters
-    ----------
-    sides
-        One of them of one rank, the other of one or of all ranks of a training.
+    sides: One of them of one rank, the other of one or of all ranks of a training.
 
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
-    UsageError
-        If nothing says which parts belong together, though the samples are the same.
+    Raises RecordingError if one of them cannot be read. Raises UsageError if nothing says which parts belong together,
+    though the samples are the same.
     """
     found = parts_of_both(sides)
     if found is None:
@@ -197,16 +190,10 @@ def _digests(seen: Seen) -> tuple[str | None, ...]:
 class Made:
     """A call that was put together.
 
-    Parameters
-    ----------
-    place
-        Where it stands: among the parts of the one rank.
-    key
-        What it is there.
-    call
-        The call.
-    partner
-        That of the one rank; None where it has none.
+    place: Where it stands: among the parts of the one rank.
+    key: What it is there.
+    call: The call.
+    partner: That of the one rank; None where it has none.
     """
 
     place: float
@@ -306,12 +293,8 @@ def in_time(
 ) -> Iterator[ReadCall]:
     """Yield calls by where they stand, and then by their moments.
 
-    Parameters
-    ----------
-    made
-        Each with the number that it is the parent of others by, its place, and itself.
-    first, moment
-        Of the first call, and of the first moment.
+    made: Each with the number that it is the parent of others by, its place, and itself.
+    first, moment: Of the first call, and of the first moment.
     """
     every = {
         (place, at)

@@ -38,14 +38,9 @@ class UnlikeDimsError(ValueError):
 class Joined:
     """A tensor of all ranks.
 
-    Parameters
-    ----------
-    array
-        The whole of it; where copies differ by more than rounding, all of them along a new first axis.
-    copies
-        How many copies differ so; 1 for none.
-    rounding
-        How far copies are apart that count as equal, of the largest element; 0 where they are bit by bit.
+    array: The whole of it; where copies differ by more than rounding, all of them along a new first axis.
+    copies: How many copies differ so; 1 for none.
+    rounding: How far copies are apart that count as equal, of the largest element; 0 where they are bit by bit.
     """
 
     array: Array
@@ -58,19 +53,11 @@ def joined(
 ) -> Joined:
     """The tensor that ranks hold parts of.
 
-    Parameters
-    ----------
-    parts
-        By rank; of those that hold copies some may be missing.
-    dtype
-        As the framework names it; what is summed is rounded to it.
-    name
-        As it is recorded.
+    parts: By rank; of those that hold copies some may be missing.
+    dtype: As the framework names it; what is summed is rounded to it.
+    name: As it is recorded.
 
-    Raises
-    ------
-    UnlikeDimsError
-        If the dims do not fit the parts, or a part is missing.
+    Raises UnlikeDimsError if the dims do not fit the parts, or a part is missing.
     """
     _check_axes(parts, dims, mesh)
     order = [axis for axis in mesh.sizes if axis in dims.over]

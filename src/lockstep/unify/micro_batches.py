@@ -27,12 +27,8 @@ Rows = Counter[bytes]
 class Dealt:
     """The samples of a step that each part of each rank has, and each of one rank.
 
-    Parameters
-    ----------
-    ranks
-        Of each rank those of its parts.
-    wholes
-        Of one rank; empty where nothing was kept of them, or nothing that the model is given has as many rows.
+    ranks: Of each rank those of its parts.
+    wholes: Of one rank; empty where nothing was kept of them, or nothing that the model is given has as many rows.
     """
 
     ranks: list[list[Rows]]
@@ -88,10 +84,7 @@ class Dealt:
     def are_parts(self, many: Recording, one: Recording) -> bool | None:
         """Return whether all parts make those of one rank; None where they are compared by their numbers.
 
-        Raises
-        ------
-        UsageError
-            If nothing says which parts belong together, though the samples are the same.
+        Raises UsageError if nothing says which parts belong together, though the samples are the same.
         """
         if not self.wholes:
             return None
@@ -139,14 +132,9 @@ def _rows(given: Mapping[Key, TensorRecord], keys: Sequence[Key]) -> Rows:
 class Parted:
     """The calls of a step by their key.
 
-    Parameters
-    ----------
-    parts
-        Of each part of its batch.
-    once
-        What is done once a step, with the gradients that were accumulated last.
-    at
-        How many parts were begun before each of `once`.
+    parts: Of each part of its batch.
+    once: What is done once a step, with the gradients that were accumulated last.
+    at: How many parts were begun before each of `once`.
     """
 
     parts: list[dict[Key, Call]]

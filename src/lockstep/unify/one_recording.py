@@ -30,16 +30,10 @@ Calls = Iterator[ReadCall | NotSeen]
 class Told:
     """The notes about ranks that were put together.
 
-    Attributes
-    ----------
-    apart
-        What could not be, by the reason.
-    beside
-        Of that, calls that nothing trained depends on.
-    copies, rounded
-        Tensors whose copies differ by more than rounding, and by rounding.
-    lost
-        Steps that ranks have not, in words.
+    apart: What could not be, by the reason.
+    beside: Of that, calls that nothing trained depends on.
+    copies, rounded: Tensors whose copies differ by more than rounding, and by rounding.
+    lost: Steps that ranks have not, in words.
     """
 
     apart: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -67,10 +61,7 @@ class Told:
     def steps_of(self, ranks: Mapping[int, RankRecording], path: Path) -> list[int]:
         """Return the steps that every rank recorded to its end, of a recording that lies there.
 
-        Raises
-        ------
-        UsageError
-            If there is none.
+        Raises UsageError if there is none.
         """
         steps = self._steps_of(ranks)
         if not steps:
@@ -107,21 +98,12 @@ def made_of(
 ) -> Recording:
     """Return the recording of one rank that some ranks make, gone with this process.
 
-    Parameters
-    ----------
-    many, ranks
-        The recording of all, and those of them that are put together, by number.
-    name
-        What they are put together by, for messages.
-    calls
-        Gives the calls, and what is to be said.
-    dims_of, summed_losses
-        As `give_ends` takes them; asked once all calls were given.
+    many, ranks: The recording of all, and those of them that are put together, by number.
+    name: What they are put together by, for messages.
+    calls: Gives the calls, and what is to be said.
+    dims_of, summed_losses: As `give_ends` takes them; asked once all calls were given.
 
-    Raises
-    ------
-    RecordingError
-        If a rank cannot be read.
+    Raises RecordingError if a rank cannot be read.
     """
     reader = Reader(name, lambda _: True, lambda _: _with_gaps(many, calls()))
     parts = f"its {len(ranks)} ranks" if len(ranks) > 1 else name

@@ -43,15 +43,9 @@ _AS_IT_IS = frozenset({Role.LOSS, Role.PARAM_GRAD})
 def as_same_rows(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
     """Return both as recordings of the tokens that both were given, a row each; None where they are not such runs.
 
-    Parameters
-    ----------
-    sides
-        Each of one rank.
+    sides: Each of one rank.
 
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
+    Raises RecordingError if one of them cannot be read.
     """
     if not have_other_rows(sides):
         return None
@@ -94,14 +88,9 @@ class _Lie(Enum):
 class _Layout:
     """The axes of a tensor in which its tokens lie.
 
-    Parameters
-    ----------
-    lie
-        How.
-    axes
-        Which: of `GRID` that of rows, which may have 1 for all of them, and that of columns.
-    lacks
-        How many of the last columns there are not, as where scores are compared with the next tokens: 0 or 1.
+    lie: How.
+    axes: Which: of `GRID` that of rows, which may have 1 for all of them, and that of columns.
+    lacks: How many of the last columns there are not, as where scores are compared with the next tokens: 0 or 1.
     """
 
     lie: _Lie
@@ -133,12 +122,8 @@ class _Layout:
 class _Numbered:
     """Which of the tokens that both runs have each token of a piece is, and the last one of each of its sequences.
 
-    Parameters
-    ----------
-    numbers
-        As `Same` has them, shape (batch, tokens).
-    ends
-        Places in the flat piece, shape (sequences,); none where sequences were not told.
+    numbers: As `Same` has them, shape (batch, tokens).
+    ends: Places in the flat piece, shape (sequences,); none where sequences were not told.
     """
 
     numbers: Array
@@ -183,14 +168,9 @@ class _Numbered:
 class _Taken:
     """Takes a row for each token that both runs have of a tensor, of all pieces of one.
 
-    Parameters
-    ----------
-    layout, pieces
-        Where the tokens lie.
-    shared
-        Which tokens, in order.
-    rest
-        The other axes: one that has 1 here and more in the other run is repeated.
+    layout, pieces: Where the tokens lie.
+    shared: Which tokens, in order.
+    rest: The other axes: one that has 1 here and more in the other run is repeated.
     """
 
     layout: _Layout

@@ -41,12 +41,8 @@ _ENTERING = frozenset({Role.INPUT, Role.GRAD_INPUT})
 class Stage:
     """A part of the model.
 
-    Parameters
-    ----------
-    ranks
-        Those that hold it, which train on other parts of the batch.
-    paths
-        Module paths of the one rank by those of the stage, where they differ.
+    ranks: Those that hold it, which train on other parts of the batch.
+    paths: Module paths of the one rank by those of the stage, where they differ.
     """
 
     ranks: Sequence[RankRecording]
@@ -80,19 +76,11 @@ class Stage:
 def stages_of(many: Recording, one: RankRecording) -> list[Stage]:
     """Return the stages of a training in their order; none where its ranks do not hold different parameters.
 
-    Parameters
-    ----------
-    many
-        Of all ranks, `rank0` to the last.
-    one
-        Of the same training on one rank.
+    many: Of all ranks, `rank0` to the last.
+    one: Of the same training on one rank.
 
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
-    UsageError
-        If two stages hold one parameter of the one rank.
+    Raises RecordingError if one of them cannot be read. Raises UsageError if two stages hold one parameter of the one
+    rank.
     """
     ranks = [many.ranks[f"rank{number}"] for number in range(len(many.ranks))]
     whole, own = _parameters(one), [*map(_parameters, ranks)]
@@ -121,10 +109,7 @@ def _in_order(
 ) -> list[Stage]:
     """The stages by the first of their parameters, as one rank has them; of a training whose ranks hold these names.
 
-    Raises
-    ------
-    UsageError
-        If two stages hold one parameter.
+    Raises UsageError if two stages hold one parameter.
     """
     held = [name for names in set(named) for name in names]
     if twice := [name for name, times in Counter(held).items() if times > 1]:
@@ -183,19 +168,11 @@ def _paths(
 def as_whole_model(many: Recording, one: Recording, stages: Sequence[Stage]) -> Recording:
     """Return the recording of one rank that stages make together.
 
-    Parameters
-    ----------
-    many, one
-        As of `stages_of`.
-    stages
-        What that returned.
+    many, one: As of `stages_of`.
+    stages: What that returned.
 
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
-    UsageError
-        If nothing says which micro-batches make a batch of the one rank.
+    Raises RecordingError if one of them cannot be read. Raises UsageError if nothing says which micro-batches make a
+    batch of the one rank.
     """
     (alone,) = one.ranks.values()
     first = stages[0]
@@ -407,10 +384,8 @@ def _spanning(
 class _Placing:
     """Gives the calls of stages the numbers that they have in one rank.
 
-    Attributes
-    ----------
-    left_out
-        How many there are that one rank has no place for: what stages hand to each other, and what each computes again.
+    left_out: How many there are that one rank has no place for: what stages hand to each other, and what each computes
+        again.
     """
 
     def __init__(self, parted: Sequence[Sequence[Parted]], whole: Parted) -> None:

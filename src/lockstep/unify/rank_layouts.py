@@ -34,10 +34,7 @@ class Spread(Enum):
 class Order:
     """In which order the rows of the ranks, one rank after the other, are those of the whole batch.
 
-    Parameters
-    ----------
-    rows
-        Numbers of rows; empty where they are in order already, or nothing tells.
+    rows: Numbers of rows; empty where they are in order already, or nothing tells.
     """
 
     rows: tuple[int, ...] = ()
@@ -45,10 +42,7 @@ class Order:
     def of(self, array: Array, axis: int) -> Array:
         """Return a tensor with its rows as the whole batch has them; each may be a block of several.
 
-        Raises
-        ------
-        UnlikeDimsError
-            If its rows are no multiple of those of the batch.
+        Raises UnlikeDimsError if its rows are no multiple of those of the batch.
         """
         if not self.rows or array.shape[axis] == 0:
             return array
@@ -65,12 +59,8 @@ class Order:
 class Pointing:
     """Whole numbers that point at rows, which every rank counts from 0.
 
-    Parameters
-    ----------
-    counts
-        How many of them each rank has.
-    order
-        In which order the whole batch has those of the ranks, one rank after the other.
+    counts: How many of them each rank has.
+    order: In which order the whole batch has those of the ranks, one rank after the other.
     """
 
     counts: tuple[int, ...]
@@ -79,10 +69,7 @@ class Pointing:
     def of(self, parts: Sequence[Array]) -> list[Array]:
         """Return the numbers of all ranks as the whole batch counts.
 
-        Raises
-        ------
-        UnlikeDimsError
-            If one points at nothing.
+        Raises UnlikeDimsError if one points at nothing.
         """
         places = np.argsort(self.order.of(np.arange(sum(self.counts)), 0))
         firsts = np.cumsum((0, *self.counts[:-1]))
@@ -97,18 +84,11 @@ class Pointing:
 class Form:
     """The way to put the parts of one tensor together.
 
-    Parameters
-    ----------
-    spread
-        How ranks hold it.
-    axis
-        Along which they lie one after the other, of `Spread.BATCH`.
-    outer
-        How many blocks stand before the batch in that axis, as where heads come first: (heads x batch); else 1.
-    order
-        In which order rows stand then, of `Spread.BATCH`.
-    pointing
-        What its elements point at; None where they are no places.
+    spread: How ranks hold it.
+    axis: Along which they lie one after the other, of `Spread.BATCH`.
+    outer: How many blocks stand before the batch in that axis, as where heads come first: (heads x batch); else 1.
+    order: In which order rows stand then, of `Spread.BATCH`.
+    pointing: What its elements point at; None where they are no places.
     """
 
     spread: Spread
@@ -178,19 +158,11 @@ def together(parts: Sequence[Array], form: Form, dtype: str, *, divided_by: int 
 
     What is added up is so in double precision, and rounded once.
 
-    Parameters
-    ----------
-    parts
-        On the ranks, in their order.
-    dtype
-        As the framework names it.
-    divided_by
-        What elements are divided by, as gradients are by the number of ranks.
+    parts: On the ranks, in their order.
+    dtype: As the framework names it.
+    divided_by: What elements are divided by, as gradients are by the number of ranks.
 
-    Raises
-    ------
-    UnlikeDimsError
-        If parts do not fit each other.
+    Raises UnlikeDimsError if parts do not fit each other.
     """
     if form.spread is Spread.BATCH:
         array = _laid_out(form.pointing.of(parts) if form.pointing else parts, form)
@@ -280,10 +252,7 @@ def flat_rows(array: Array) -> Array:
 def interleaved(form: Form, parts: Sequence[Shape], rows: Mapping[int, int]) -> list[Form]:
     """Return a form, and the one where the same number of blocks stands before the batch, if that is a different one.
 
-    Parameters
-    ----------
-    rows
-        How many rows of the batch each rank has, by its place.
+    rows: How many rows of the batch each rank has, by its place.
     """
     if form.spread is not Spread.BATCH or len(rows) != len(parts):
         return [form]

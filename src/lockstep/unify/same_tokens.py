@@ -29,14 +29,10 @@ Label = tuple[int, int]
 class Given:
     """The tokens that a run is given in a step.
 
-    Parameters
-    ----------
-    pieces
-        Its calls of the model.
-    counts
-        Which tokens of each piece count, those that are no padding; None where nothing tells. Shape (batch, tokens).
-    labels
-        Sequence and place of each token of each piece, shape (batch, tokens, 2); None where nobody told.
+    pieces: Its calls of the model.
+    counts: Which tokens of each piece count, those that are no padding; None where nothing tells. Shape (batch,
+        tokens).
+    labels: Sequence and place of each token of each piece, shape (batch, tokens, 2); None where nobody told.
     """
 
     pieces: Sequence[Piece]
@@ -118,18 +114,12 @@ def _mask_of(call: Call, ids: Array) -> Array | None:
 class Same:
     """The tokens that two runs were given.
 
-    Parameters
-    ----------
-    numbers
-        Of each run, for each piece: which of the tokens it is, -1 for one that the other run has not, or that is
+    numbers: Of each run, for each piece: which of the tokens it is, -1 for one that the other run has not, or that is
         padding. Shape (batch, tokens).
-    labels
-        Sequence and place of each of these tokens, shape (count, 2).
-    ids
-        The tokens of each run, shape (tokens,): those that both have, and those that they should both have; `LOST`
+    labels: Sequence and place of each of these tokens, shape (count, 2).
+    ids: The tokens of each run, shape (tokens,): those that both have, and those that they should both have; `LOST`
         where a run lacks one.
-    told
-        What else is to be said of them.
+    told: What else is to be said of them.
     """
 
     numbers: tuple[Sequence[Array], Sequence[Array]]

@@ -35,15 +35,9 @@ from lockstep.unify.rank_layouts import Shape
 def as_same_tokens(sides: tuple[Recording, Recording]) -> tuple[Recording, Recording] | None:
     """Return both as recordings of one call of the tokens that both were given; None where they are not such runs.
 
-    Parameters
-    ----------
-    sides
-        Each of one rank and one step.
+    sides: Each of one rank and one step.
 
-    Raises
-    ------
-    RecordingError
-        If one of them cannot be read.
+    Raises RecordingError if one of them cannot be read.
     """
     if not are_samplers(sides):
         return None

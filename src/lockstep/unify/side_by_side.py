@@ -137,13 +137,7 @@ def _of_stages(many: Recording, one: Recording) -> tuple[Recording, Recording] |
 
 
 def _check_ranks(many: Recording, size: int) -> None:
-    """Refuse ranks that do not make a whole.
-
-    Raises
-    ------
-    UsageError
-        If one is missing, or there are two processes of one.
-    """
+    """Refuse ranks that do not make a whole. Raises UsageError if one is missing, or there are two processes of one."""
     second = next((name for name in many.ranks if not name.removeprefix("rank").isdigit()), None)
     if second is not None:
         raise UsageError(

@@ -32,16 +32,10 @@ _MOST_A_TOKEN = 16
 class SortedRows:
     """The rows of one module on all ranks.
 
-    Parameters
-    ----------
-    counts
-        How many rows each rank sorts, or picks.
-    tokens
-        How many rows each rank has that may be several times among these; none where that is not known.
-    batch
-        In which order the batch has the samples of the ranks.
-    sorted
-        In which order one rank has the rows that the ranks sorted, one rank after the other.
+    counts: How many rows each rank sorts, or picks.
+    tokens: How many rows each rank has that may be several times among these; none where that is not known.
+    batch: In which order the batch has the samples of the ranks.
+    sorted: In which order one rank has the rows that the ranks sorted, one rank after the other.
     """
 
     counts: tuple[int, ...]

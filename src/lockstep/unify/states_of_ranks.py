@@ -37,21 +37,12 @@ _Key = tuple[Moment, Role, str]
 def give_ends(made: RankRecording, ranks: Ranks, dims_of: DimsOf, *, summed_losses: bool) -> None:
     """Give a recording that was put together the states of its ranks, their later losses, and how long they trained.
 
-    Parameters
-    ----------
-    made
-        The recording of one rank.
-    ranks
-        Those that it was put together of, by number.
-    dims_of
-        Tells what the axes of a state mean that torch.distributed has not placed; None where nothing does.
-    summed_losses
-        Whether the loss of one rank is the sum of the ranks' losses, rather than their mean.
+    made: The recording of one rank.
+    ranks: Those that it was put together of, by number.
+    dims_of: Tells what the axes of a state mean that torch.distributed has not placed; None where nothing does.
+    summed_losses: Whether the loss of one rank is the sum of the ranks' losses, rather than their mean.
 
-    Raises
-    ------
-    CorruptError
-        If a table of a rank is damaged.
+    Raises CorruptError if a table of a rank is damaged.
     """
     states, said = joined_states(ranks, dims_of)
     made.states = tuple(states)
@@ -69,10 +60,7 @@ def give_ends(made: RankRecording, ranks: Ranks, dims_of: DimsOf, *, summed_loss
 def joined_states(ranks: Ranks, dims_of: DimsOf) -> tuple[list[StateRecord], list[str]]:
     """Return the states of some ranks as one rank would hold them, and sentences about those not put together.
 
-    Raises
-    ------
-    CorruptError
-        If a table of a rank is damaged.
+    Raises CorruptError if a table of a rank is damaged.
     """
     joined = _JoinedStates(ranks, dims_of)
     return [*joined.states()], [*joined.said()]

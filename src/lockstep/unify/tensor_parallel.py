@@ -42,10 +42,7 @@ _PARAMETERS = frozenset(
 class TensorForms:
     """Forms of the tensors of one training.
 
-    Parameters
-    ----------
-    ranks
-        How many.
+    ranks: How many.
     """
 
     name = "the parts that its ranks hold"
@@ -87,10 +84,7 @@ class TensorForms:
     def form(self, seen: Seen) -> tuple[Form, int] | None:
         """Return how the parts of a tensor become one; None if the one rank lacks it.
 
-        Raises
-        ------
-        UnlikeDimsError
-            If their shapes make no tensor of one rank.
+        Raises UnlikeDimsError if their shapes make no tensor of one rank.
         """
         if seen.one is None:
             self._alone += not seen.equal
@@ -159,10 +153,7 @@ class TensorForms:
 def _axis_of(seen: Seen) -> int:
     """The axis along which ranks hold parts of one rank's tensor.
 
-    Raises
-    ------
-    UnlikeDimsError
-        If there is none, or they do not make up the whole.
+    Raises UnlikeDimsError if there is none, or they do not make up the whole.
     """
     whole, shapes = seen.whole_shape, seen.shapes
     assert whole is not None

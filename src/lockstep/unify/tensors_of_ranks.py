@@ -22,16 +22,10 @@ _HELD = frozenset({Role.PARAM, Role.PARAM_AFTER, Role.STATE, Role.STATE_AFTER})
 class Seen:
     """A tensor of a call.
 
-    Parameters
-    ----------
-    call
-        That of the first rank.
-    records
-        Those of the ranks, in their order.
-    one
-        That of the run of one rank; None where it has none.
-    equal
-        Whether all ranks hold the same, to the last bit.
+    call: That of the first rank.
+    records: Those of the ranks, in their order.
+    one: That of the run of one rank; None where it has none.
+    equal: Whether all ranks hold the same, to the last bit.
     """
 
     call: Call
@@ -94,10 +88,7 @@ class Forms(Protocol):
     def form(self, seen: Seen) -> tuple[Form, int] | None:
         """Return how parts become one, and the divisor of the elements; None if there is no form.
 
-        Raises
-        ------
-        UnlikeDimsError
-            If they make no whole.
+        Raises UnlikeDimsError if they make no whole.
         """
 
     def divides_a_sum(self, call: Call) -> bool:

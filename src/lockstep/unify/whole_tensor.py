@@ -21,16 +21,10 @@ from lockstep.unify.joined_parts import Array, Joined, UnlikeDimsError, joined
 class Parts:
     """The parts of one tensor on all ranks.
 
-    Parameters
-    ----------
-    by_rank
-        The content on each rank that has one.
-    dims
-        What its axes mean; None where nothing says.
-    mesh
-        Of all ranks, those that are missing too.
-    name
-        As it is recorded; that of an optimizer's state tells whether it is made of squares.
+    by_rank: The content on each rank that has one.
+    dims: What its axes mean; None where nothing says.
+    mesh: Of all ranks, those that are missing too.
+    name: As it is recorded; that of an optimizer's state tells whether it is made of squares.
     """
 
     by_rank: Mapping[int, Content]
@@ -56,12 +50,8 @@ class Parts:
     def whole(self) -> tuple[LaterTensor, Joined | None]:
         """Return the tensor, and the findings of putting it together; None if there was only one part.
 
-        Raises
-        ------
-        UnlikeDimsError
-            If it cannot be put together; the message says why.
-        CorruptError
-            If a part cannot be read.
+        Raises UnlikeDimsError if it cannot be put together; the message says why. Raises CorruptError if a part cannot
+        be read.
         """
         if self.are_equal_copies:
             one = self.first

@@ -25,10 +25,7 @@ from lockstep_audit.tally import Tally
 class SiteChoice:
     """Which calls are audited; all where nothing is given.
 
-    Parameters
-    ----------
-    only
-        Patterns on module paths and operators, or sites as they are printed.
+    only: Patterns on module paths and operators, or sites as they are printed.
     """
 
     only: tuple[str, ...] = ()
@@ -42,14 +39,9 @@ class SiteChoice:
 class Auditor:
     """Audits steps of recordings into one tally.
 
-    Parameters
-    ----------
-    choice
-        Which calls.
-    memory_bytes
-        What the process may take.
-    answers
-        Makes who runs calls again, for so many bytes; in a process apart by default.
+    choice: Which calls.
+    memory_bytes: What the process may take.
+    answers: Makes who runs calls again, for so many bytes; in a process apart by default.
     """
 
     def __init__(
@@ -89,10 +81,7 @@ class Auditor:
         `may_go_on` is asked before each call, and may take its time; once it says no, the rest of the step is left.
         With it calls come in another order: one of each operator first, so that what is left has been seen in part.
 
-        Raises
-        ------
-        CorruptError
-            If a file is damaged.
+        Raises CorruptError if a file is damaged.
         """
         calls = [
             call

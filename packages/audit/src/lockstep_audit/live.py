@@ -28,19 +28,11 @@ def audit_command(
 ) -> Ended:
     """Run a command to its end and audit the steps of its training as they come.
 
-    Parameters
-    ----------
-    options
-        What is recorded, with whole tensors.
-    budget
-        Share of the training's time that auditing may cost it, as `Follow` has it.
-    streams
-        As `lockstep.launch.launch` takes them.
+    options: What is recorded, with whole tensors.
+    budget: Share of the training's time that auditing may cost it, as `Follow` has it.
+    streams: As `lockstep.launch.launch` takes them.
 
-    Raises
-    ------
-    UsageError
-        If the command cannot be started.
+    Raises UsageError if the command cannot be started.
     """
 
     def look(step: WrittenStep) -> None:

@@ -25,12 +25,8 @@ def audit_recording(
 ) -> None:
     """Audit the chosen steps, a step at a time.
 
-    Raises
-    ------
-    UsageError
-        If there is no such rank, step or site, or nothing was saved whole.
-    RecordingError
-        If it is no recording, or is damaged.
+    Raises UsageError if there is no such rank, step or site, or nothing was saved whole. Raises RecordingError if it is
+    no recording, or is damaged.
     """
     check_choice(recording, step=None, rank=rank)
     ranks = [item for name, item in recording.ranks.items() if is_rank(rank, name)]

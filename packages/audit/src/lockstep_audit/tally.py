@@ -17,22 +17,13 @@ Place = tuple[Site, str, str]
 class Beyond:
     """One result of a site that is beyond its floor, over all steps and ranks.
 
-    Parameters
-    ----------
-    site, role, name
-        Where, and which result.
-    source
-        `file:line` of the user's code, or "".
-    worst
-        The recorded result that is furthest beyond.
-    host
-        What a re-run on this machine gave from the same inputs; None where there was none.
-    times
-        How often it was beyond.
-    steps, ranks
-        In which.
-    judged
-        How often it was judged.
+    site, role, name: Where, and which result.
+    source: `file:line` of the user's code, or "".
+    worst: The recorded result that is furthest beyond.
+    host: What a re-run on this machine gave from the same inputs; None where there was none.
+    times: How often it was beyond.
+    steps, ranks: In which.
+    judged: How often it was judged.
     """
 
     site: Site
@@ -50,24 +41,14 @@ class Beyond:
 class Tally:
     """Counts what an audit judges; what it keeps grows with the sites, not with the steps.
 
-    Attributes
-    ----------
-    judged, calls
-        Results that were held against double precision, and the calls that they are of.
-    beyond_times
-        How many of these results were beyond their floor.
-    not_judged
-        Results that could not be, by operator and reason.
-    steps, ranks
-        In which something was judged.
-    left_out
-        Steps that were recorded, or could have been, and not looked at.
-    calls_left
-        Calls of recorded steps that the budget left no time for.
-    has_budget
-        Whether there was one.
-    trained
-        Steps that the training had in all; 0 where that is not known.
+    judged, calls: Results that were held against double precision, and the calls that they are of.
+    beyond_times: How many of these results were beyond their floor.
+    not_judged: Results that could not be, by operator and reason.
+    steps, ranks: In which something was judged.
+    left_out: Steps that were recorded, or could have been, and not looked at.
+    calls_left: Calls of recorded steps that the budget left no time for.
+    has_budget: Whether there was one.
+    trained: Steps that the training had in all; 0 where that is not known.
     """
 
     def __init__(self) -> None:

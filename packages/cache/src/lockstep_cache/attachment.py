@@ -47,28 +47,16 @@ T = TypeVar("T")
 class Attachment:
     """Attaches to a session when it is needed, and again where the daemon, the process or the pipeline is another.
 
-    Parameters
-    ----------
-    address
-        Of the daemon.
-    session
-        A name of the user's; "" for one that this training alone has.
-    source
-        What computes samples.
-    ignored
-        Attributes that do not count.
-    about
-        What else makes pipelines differ, by name.
-    rows
-        How many samples there are, 0 where that is not known.
-    is_keyed
-        Whether random numbers are drawn by a key, and nobody has to watch them.
-    is_in_batches
-        Whether the source computes whole batches.
-    checks
-        Which hits are loaded again.
-    scope
-        Who shares it without a name, where it was made in another process; None where it is made now.
+    address: Of the daemon.
+    session: A name of the user's; "" for one that this training alone has.
+    source: What computes samples.
+    ignored: Attributes that do not count.
+    about: What else makes pipelines differ, by name.
+    rows: How many samples there are, 0 where that is not known.
+    is_keyed: Whether random numbers are drawn by a key, and nobody has to watch them.
+    is_in_batches: Whether the source computes whole batches.
+    checks: Which hits are loaded again.
+    scope: Who shares it without a name, where it was made in another process; None where it is made now.
     """
 
     def __init__(
@@ -111,13 +99,7 @@ class Attachment:
         return samples.session if samples is not None and samples.was_wrong else ""
 
     def attach(self) -> None:
-        """Attach at once, if anything may be cached.
-
-        Raises
-        ------
-        OtherPipelineError
-            If the session is another pipeline's.
-        """
+        """Attach at once, if anything may be cached. Raises OtherPipelineError if the session is another pipeline's."""
         if not self._refused:
             self._attach()
 
@@ -130,10 +112,7 @@ class Attachment:
     def samples(self, count: int = 1) -> Samples | None:
         """The session for the pipeline as it is now; None where nothing may be taken from one or given to it.
 
-        Parameters
-        ----------
-        count
-            How many samples are to be handed out.
+        count: How many samples are to be handed out.
         """
         self._unseen += count
         self._unseen_files += count
@@ -305,14 +284,9 @@ class Attachment:
     def stands(self, samples: Samples, row: int, hit: Any, again: Callable[[], Any]) -> bool:
         """Load a sample again that came from the cache, and compare; a difference ends the session for all.
 
-        Parameters
-        ----------
-        samples, row
-            Where it came from.
-        hit
-            As it came from there.
-        again
-            Loads it.
+        samples, row: Where it came from.
+        hit: As it came from there.
+        again: Loads it.
         """
         before = () if self._is_keyed else self._watch.state()
         fresh = again()

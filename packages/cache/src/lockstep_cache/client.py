@@ -36,10 +36,7 @@ class DaemonGoneError(LockstepError):
 class RefusedError(LockstepError):
     """The daemon says no.
 
-    Parameters
-    ----------
-    refused
-        Its answer.
+    refused: Its answer.
     """
 
     def __init__(self, refused: m.Refused) -> None:
@@ -50,10 +47,7 @@ class RefusedError(LockstepError):
 class Client:
     """A connection. A process that ends, however, ends it: the daemon then takes back what it held.
 
-    Raises
-    ------
-    DaemonGoneError
-        If nobody answers at the address.
+    Raises DaemonGoneError if nobody answers at the address.
     """
 
     def __init__(self, address: Address) -> None:
@@ -87,12 +81,7 @@ class Client:
     def ask(self, message: m.Message, kind: type[M]) -> M:
         """Send a message and wait for its answer.
 
-        Raises
-        ------
-        DaemonGoneError
-            If the daemon is.
-        RefusedError
-            If it says no.
+        Raises DaemonGoneError if the daemon is. Raises RefusedError if it says no.
         """
         answer, file = self.ask_for_file(message, kind)
         if file >= 0:
@@ -104,12 +93,7 @@ class Client:
 
         Nothing is opened by a name: what the daemon has passed has to be a file of this user's.
 
-        Raises
-        ------
-        DaemonGoneError
-            If the daemon is, or passes something else.
-        RefusedError
-            If it says no.
+        Raises DaemonGoneError if the daemon is, or passes something else. Raises RefusedError if it says no.
         """
         with self._lock:
             self._send(message)
@@ -127,13 +111,7 @@ class Client:
         return answer, file
 
     def tell(self, message: m.Message) -> None:
-        """Send a message that is not answered.
-
-        Raises
-        ------
-        DaemonGoneError
-            If the daemon is.
-        """
+        """Send a message that is not answered. Raises DaemonGoneError if the daemon is."""
         with self._lock:
             self._send(message)
 
@@ -212,10 +190,7 @@ _connections = _Connections()
 def client_of(address: Address) -> Client:
     """This process's connection to a daemon; one that could not be made is not tried again at once.
 
-    Raises
-    ------
-    DaemonGoneError
-        If nobody answers.
+    Raises DaemonGoneError if nobody answers.
     """
     return _connections.client_of(address)
 
@@ -238,13 +213,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def asked(address: Address, message: m.Message, kind: type[M]) -> M:
-    """Ask a daemon one thing.
-
-    Raises
-    ------
-    UsageError
-        If it says no, or is not there.
-    """
+    """Ask a daemon one thing. Raises UsageError if it says no, or is not there."""
     try:
         client = Client(address)
     except DaemonGoneError as error:

@@ -82,13 +82,7 @@ def start(
 
 
 def _start_apart(command: list[str], address: Address) -> None:
-    """Start a process that outlives this one, and wait until it answers.
-
-    Raises
-    ------
-    UsageError
-        If it ends instead.
-    """
+    """Start a process that outlives this one, and wait until it answers. Raises UsageError if it ends instead."""
     with (make_private(own_folder()) / f"{address.key}.log").open("w+b") as log:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/"

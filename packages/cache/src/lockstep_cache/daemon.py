@@ -27,16 +27,10 @@ from lockstep_cache.slabs import Tier
 class Settings:
     """The limits of a daemon.
 
-    Parameters
-    ----------
-    memory_bytes
-        Of memory, for slabs and tables.
-    spill
-        The folder for what has no room there; None for nowhere.
-    spill_bytes
-        Of that folder's disk.
-    sessions
-        How many there may be.
+    memory_bytes: Of memory, for slabs and tables.
+    spill: The folder for what has no room there; None for nowhere.
+    spill_bytes: Of that folder's disk.
+    sessions: How many there may be.
     """
 
     memory_bytes: int
@@ -48,17 +42,10 @@ class Settings:
 def serve(address: Address, settings: Settings, ready: Callable[[], None]) -> None:
     """Serve until it is told to stop.
 
-    Parameters
-    ----------
-    address, settings
-        Where, and with what.
-    ready
-        Is called once whoever connects is answered.
+    address, settings: Where, and with what.
+    ready: Is called once whoever connects is answered.
 
-    Raises
-    ------
-    UsageError
-        If another daemon serves there, or a folder or the address cannot be used.
+    Raises UsageError if another daemon serves there, or a folder or the address cannot be used.
     """
     held = lock(address)
     try:

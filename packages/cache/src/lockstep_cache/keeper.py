@@ -22,14 +22,9 @@ _MOST_ROWS = 1 << 32
 class Keeper:
     """Answers each message of each connection; a connection that ends gives back what it held.
 
-    Parameters
-    ----------
-    tiers
-        Where slabs may lie, the first before the second.
-    most_sessions
-        How many sessions there may be; one that nobody uses goes for a new one.
-    policy
-        What goes when there is no room.
+    tiers: Where slabs may lie, the first before the second.
+    most_sessions: How many sessions there may be; one that nobody uses goes for a new one.
+    policy: What goes when there is no room.
     """
 
     def __init__(self, tiers: list[Tier], most_sessions: int, policy: Policy | None = None) -> None:

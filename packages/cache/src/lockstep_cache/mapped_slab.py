@@ -113,21 +113,12 @@ class _Given:
 class MappedSlab:
     """One of them.
 
-    Parameters
-    ----------
-    file
-        Its descriptor, which is closed with it.
-    size
-        Its bytes.
-    is_sealed
-        Whether all that it will ever hold is written.
-    is_checked
-        Whether each sample is held against its checksum when it is read for the first time.
+    file: Its descriptor, which is closed with it.
+    size: Its bytes.
+    is_sealed: Whether all that it will ever hold is written.
+    is_checked: Whether each sample is held against its checksum when it is read for the first time.
 
-    Raises
-    ------
-    OSError
-        If it cannot be mapped.
+    Raises OSError if it cannot be mapped.
     """
 
     def __init__(self, file: int, size: int, *, is_sealed: bool, is_checked: bool) -> None:
@@ -147,13 +138,7 @@ class MappedSlab:
         self._pages = pages()
 
     def sample(self, offset: int, row: int) -> Any:
-        """The sample at an offset.
-
-        Raises
-        ------
-        DamagedSampleError
-            If another lies there, or none.
-        """
+        """The sample at an offset. Raises DamagedSampleError if another lies there, or none."""
         given = self._given.get(offset)
         if given is None:
             return self._first(offset, row)
@@ -230,13 +215,7 @@ class MappedSlab:
             self._unchecked.add(offset)
 
     def write(self, offset: int, parts: list[bytes | memoryview]) -> None:
-        """Write a sample; through the file, not the mapping.
-
-        Raises
-        ------
-        OSError
-            If not all of it could be written.
-        """
+        """Write a sample; through the file, not the mapping. Raises OSError if not all of it could be written."""
         for first in range(0, len(parts), _MOST_PARTS):
             some = parts[first : first + _MOST_PARTS]
             size = sum(memoryview(one).nbytes for one in some)

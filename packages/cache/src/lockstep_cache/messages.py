@@ -233,13 +233,7 @@ class Stop(Message):
 
 
 def encode(message: Message) -> bytes:
-    """A message as it is sent.
-
-    Raises
-    ------
-    MessageError
-        If it is longer than `MOST_BYTES`.
-    """
+    """A message as it is sent. Raises MessageError if it is longer than `MOST_BYTES`."""
     fields = {"kind": type(message).__name__, **vars(message)}
     text = json.dumps(fields, separators=(",", ":")).encode()
     if len(text) > MOST_BYTES:
@@ -254,13 +248,7 @@ class Decoder:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are whole by now.
-
-        Raises
-        ------
-        MessageError
-            If what came is none.
-        """
+        """The messages that are whole by now. Raises MessageError if what came is none."""
         self._rest += data
         found = []
         while len(self._rest) >= _LENGTH_BYTES:

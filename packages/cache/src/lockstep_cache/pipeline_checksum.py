@@ -17,34 +17,19 @@ _MOST_LINES = 2000
 class Pipeline:
     """A data set as it is now.
 
-    Parameters
-    ----------
-    source
-        Any object; its attributes are followed.
-    ignored
-        Names of attributes that do not matter to samples.
-    about
-        What else makes pipelines differ, by name.
-    is_first
-        Whether nobody has looked at it before.
-    files
-        What was found of its files before, if they are not to be looked at again.
+    source: Any object; its attributes are followed.
+    ignored: Names of attributes that do not matter to samples.
+    about: What else makes pipelines differ, by name.
+    is_first: Whether nobody has looked at it before.
+    files: What was found of its files before, if they are not to be looked at again.
 
-    Attributes
-    ----------
-    description
-        By where it is (`dataset.transform.size`) what is there, in words.
-    generators
-        Random generators that it keeps.
-    checksum
-        Of the description.
-    environment
-        Digest of the environment's variables that its code reads; "" for none. Samples are kept apart by it, as ranks
-        that share a session may have others.
-    unknown
-        What cannot be read, or may change without anybody seeing it: where it is, and what to do.
-    files
-        What was found of its files.
+    description: By where it is (`dataset.transform.size`) what is there, in words.
+    generators: Random generators that it keeps.
+    checksum: Of the description.
+    environment: Digest of the environment's variables that its code reads; "" for none. Samples are kept apart by it,
+        as ranks that share a session may have others.
+    unknown: What cannot be read, or may change without anybody seeing it: where it is, and what to do.
+    files: What was found of its files.
     """
 
     def __init__(

@@ -90,12 +90,9 @@ def version(package: str) -> str:
 class Parts:
     """Describes values, and what they hold.
 
-    Parameters
-    ----------
-    ignored
-        Names of attributes that do not count.
-    is_first
-        Whether nobody has looked at it before: torch moves tensors to shared memory when it sends them to a worker.
+    ignored: Names of attributes that do not count.
+    is_first: Whether nobody has looked at it before: torch moves tensors to shared memory when it sends them to a
+        worker.
     """
 
     def __init__(self, ignored: frozenset[str], *, is_first: bool) -> None:

@@ -21,12 +21,8 @@ LOOPBACK = ("127.0.0.1", "localhost")
 class Address:
     """Where a daemon listens: a port of the loopback device, or a socket file.
 
-    Parameters
-    ----------
-    text
-        As it is typed.
-    port
-        0 for a socket file.
+    text: As it is typed.
+    port: 0 for a socket file.
     """
 
     text: str
@@ -46,10 +42,7 @@ class Address:
 def address_of(text: str = "") -> Address:
     """Read an address: `127.0.0.1:50052` or the path of a socket; "" for what LOCKSTEP_CACHE names, or this user's own.
 
-    Raises
-    ------
-    UsageError
-        If it is none, or leads beyond this machine.
+    Raises UsageError if it is none, or leads beyond this machine.
     """
     text = text or os.environ.get(VARIABLE, "") or str(own_folder() / "socket")
     host, _, port = text.rpartition(":")
@@ -78,10 +71,7 @@ def own_folder() -> Path:
 def make_private(folder: Path) -> Path:
     """Make a folder that this user alone may enter.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be made, or is there and is somebody else's.
+    Raises UsageError if it cannot be made, or is there and is somebody else's.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

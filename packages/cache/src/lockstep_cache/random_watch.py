@@ -19,10 +19,7 @@ _WORDS_BYTES = 624 * 4 + 4
 class RandomWatch:
     """Says which generators were drawn from between two moments.
 
-    Parameters
-    ----------
-    own
-        Generators that the data set keeps: of `random`, NumPy or torch.
+    own: Generators that the data set keeps: of `random`, NumPy or torch.
     """
 
     def __init__(self, own: Sequence[Any] = ()) -> None:

@@ -13,14 +13,9 @@ from lockstep_cache.slabs import ALIGNMENT, Slab, Tier
 class Reserve:
     """A part of a slab.
 
-    Parameters
-    ----------
-    slab
-        Where it lies.
-    start, end
-        Bytes of the slab.
-    reach
-        Up to where samples were written, as far as their writer has told.
+    slab: Where it lies.
+    start, end: Bytes of the slab.
+    reach: Up to where samples were written, as far as their writer has told.
     """
 
     slab: Slab
@@ -37,10 +32,7 @@ class Reserve:
 class Reserves:
     """Those of all writers: one for each session that a writer uses.
 
-    Parameters
-    ----------
-    is_free
-        Is told of a slab that nobody writes to any more.
+    is_free: Is told of a slab that nobody writes to any more.
     """
 
     def __init__(self, is_free: Callable[[Slab], None]) -> None:

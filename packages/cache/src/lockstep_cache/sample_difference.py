@@ -14,12 +14,8 @@ from lockstep.recordings import Array
 def first_difference(before: Any, now: Any, where: str = "") -> str:
     """Return the first part in which two samples differ, with both values; "" if there is none.
 
-    Parameters
-    ----------
-    before, now
-        Samples of the kinds that can be cached.
-    where
-        The part of the sample that is compared, as `['x'][0]`; "" for the whole.
+    before, now: Samples of the kinds that can be cached.
+    where: The part of the sample that is compared, as `['x'][0]`; "" for the whole.
     """
     at = where or "the whole"
     kinds = [_kind(before), _kind(now)]

@@ -61,14 +61,9 @@ class DamagedSampleError(LockstepError):
 class Laid:
     """A sample as bytes.
 
-    Parameters
-    ----------
-    description
-        Its tree, as JSON.
-    leaves
-        Offset and bytes of each leaf; offsets count from behind the description.
-    data_bytes
-        Of all leaves.
+    description: Its tree, as JSON.
+    leaves: Offset and bytes of each leaf; offsets count from behind the description.
+    data_bytes: Of all leaves.
     """
 
     description: bytes
@@ -121,10 +116,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 def lay_out(sample: object) -> Laid:
     """Lay out a sample: dicts, lists and tuples of tensors, arrays, numbers, texts and bytes.
 
-    Raises
-    ------
-    CannotLayOutError
-        If it holds anything else, or a tensor that is not plain memory of the CPU.
+    Raises CannotLayOutError if it holds anything else, or a tensor that is not plain memory of the CPU.
     """
     writing = _Writing()
     node = writing.node(sample, 0)
@@ -243,10 +235,7 @@ class _Writing:
 def head_of(data: bytes) -> tuple[int, int, int, int]:
     """Bytes of the description and of the whole, row and checksum.
 
-    Raises
-    ------
-    DamagedSampleError
-        If no sample begins there.
+    Raises DamagedSampleError if no sample begins there.
     """
     magic, description_bytes, size, row, checksum = HEAD.unpack(data)
     if magic != MAGIC or size < _data_start(description_bytes):
@@ -255,13 +244,7 @@ def head_of(data: bytes) -> tuple[int, int, int, int]:
 
 
 def check(entry: Entry) -> None:
-    """Hold a sample's bytes against their checksum.
-
-    Raises
-    ------
-    DamagedSampleError
-        If they are not what was written.
-    """
+    """Hold a sample's bytes against their checksum. Raises DamagedSampleError if they are not what was written."""
     _, size, _, checksum = head_of(bytes(entry[: HEAD.size]))
     if (
         size > len(entry)
@@ -273,10 +256,7 @@ def check(entry: Entry) -> None:
 def plan_of(description: bytes) -> Make:
     """Return the function that makes samples of a description; it is kept, because most samples have the same one.
 
-    Raises
-    ------
-    DamagedSampleError
-        If it is none.
+    Raises DamagedSampleError if it is none.
     """
     make = _plans.get(description)
     if make is None:
@@ -292,17 +272,10 @@ def plan_of(description: bytes) -> Make:
 def made(make: Make, entry: Entry) -> Any:
     """The sample that lies in these bytes; its tensors and arrays are views of them.
 
-    Parameters
-    ----------
-    make
-        Its plan.
-    entry
-        Its bytes; what holds a view keeps them.
+    make: Its plan.
+    entry: Its bytes; what holds a view keeps them.
 
-    Raises
-    ------
-    DamagedSampleError
-        If it is shorter than its description.
+    Raises DamagedSampleError if it is shorter than its description.
     """
     try:
         return make(entry)

@@ -50,12 +50,8 @@ _said = mmap.mmap(-1, 1 << 16)
 class Computed:
     """A sample as it was computed.
 
-    Parameters
-    ----------
-    row, variant
-        Where it belongs.
-    sample, laid
-        Itself, and as bytes.
+    row, variant: Where it belongs.
+    sample, laid: Itself, and as bytes.
     """
 
     row: int
@@ -67,12 +63,8 @@ class Computed:
 class OtherSampleError(LockstepError):
     """A sample is another one each time it is computed.
 
-    Parameters
-    ----------
-    row
-        Its index.
-    difference
-        The first part that differs.
+    row: Its index.
+    difference: The first part that differs.
     """
 
     def __init__(self, row: int, difference: str) -> None:
@@ -104,33 +96,17 @@ def say_gone(address: Address, error: DaemonGoneError) -> None:
 class Samples:
     """Reads samples of a session and writes them.
 
-    Parameters
-    ----------
-    address
-        Of the daemon.
-    session
-        Its name.
-    is_lasting
-        Whether it stays when nobody uses it.
-    training
-        Tells trainings apart.
-    pipeline
-        What computes the samples.
-    rows
-        How many there are, 0 where that is not known.
-    kind
-        What makes samples differ besides the pipeline.
-    checked_within
-        After how many hits a sample is loaded again at the latest, 0 for no such bound.
+    address: Of the daemon.
+    session: Its name.
+    is_lasting: Whether it stays when nobody uses it.
+    training: Tells trainings apart.
+    pipeline: What computes the samples.
+    rows: How many there are, 0 where that is not known.
+    kind: What makes samples differ besides the pipeline.
+    checked_within: After how many hits a sample is loaded again at the latest, 0 for no such bound.
 
-    Raises
-    ------
-    DaemonGoneError
-        If nobody answers there.
-    OtherPipelineError
-        If the session is another pipeline's.
-    RefusedError
-        If the daemon refuses for another reason.
+    Raises DaemonGoneError if nobody answers there. Raises OtherPipelineError if the session is another pipeline's.
+    Raises RefusedError if the daemon refuses for another reason.
     """
 
     def __init__(
@@ -199,10 +175,7 @@ class Samples:
     def get(self, rows: Sequence[int | None], variants: Sequence[str]) -> list[Any]:
         """Samples of some rows, each of a variant; `MISSING` for those that are not there, and where there is no row.
 
-        Raises
-        ------
-        DaemonGoneError
-            If the daemon is, and a sample is in a slab that this process does not map.
+        Raises DaemonGoneError if the daemon is, and a sample is in a slab that this process does not map.
         """
         found = []
         name, table = variants[0], self.table(variants[0])

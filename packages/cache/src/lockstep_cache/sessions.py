@@ -22,14 +22,9 @@ class Table:
 
     A word is written in one piece, behind the bytes that it points to: a reader needs to ask nobody.
 
-    Parameters
-    ----------
-    tier
-        Where the file lies.
-    file
-        Its name.
-    rows
-        How many rows it holds at least.
+    tier: Where the file lies.
+    file: Its name.
+    rows: How many rows it holds at least.
     """
 
     def __init__(self, tier: Tier, file: str, rows: int) -> None:
@@ -108,36 +103,21 @@ def bytes_for(rows: int) -> int:
 class Session:
     """One of them.
 
-    Parameters
-    ----------
-    name
-        As trainings give it.
-    checksum, description
-        Of the pipeline; "" until the first training brings one.
-    rows
-        How many samples there are, 0 where that is not known.
-    tables
-        By variant; several where samples are kept by a key of the user's.
-    open_slabs
-        The one of each tier that is being filled.
-    attached
-        Connections that use it, and the number of the training of each.
-    is_lasting
-        Whether it stays when nobody uses it: a user has given it its name.
-    trainings
-        The number of each.
-    last_used
-        Grows with each use of any session.
-    closed
-        Why nothing may be taken from it, or "".
-    told
-        What users have heard of it.
-    hits
-        Samples that were read, as far as readers have told.
-    checked_within
-        After how many hits of a training a sample is loaded again at the latest, 0 where there is no such bound.
-    is_doubled
-        Whether two writers have written the same sample.
+    name: As trainings give it.
+    checksum, description: Of the pipeline; "" until the first training brings one.
+    rows: How many samples there are, 0 where that is not known.
+    tables: By variant; several where samples are kept by a key of the user's.
+    open_slabs: The one of each tier that is being filled.
+    attached: Connections that use it, and the number of the training of each.
+    is_lasting: Whether it stays when nobody uses it: a user has given it its name.
+    trainings: The number of each.
+    last_used: Grows with each use of any session.
+    closed: Why nothing may be taken from it, or "".
+    told: What users have heard of it.
+    hits: Samples that were read, as far as readers have told.
+    checked_within: After how many hits of a training a sample is loaded again at the latest, 0 where there is no such
+        bound.
+    is_doubled: Whether two writers have written the same sample.
     """
 
     name: str

@@ -24,10 +24,7 @@ _values = operator.methodcaller("values")
 class SettingsWatch:
     """Remembers values by what holds them.
 
-    Parameters
-    ----------
-    ignored
-        Names that do not count.
+    ignored: Names that do not count.
     """
 
     def __init__(self, ignored: frozenset[str]) -> None:

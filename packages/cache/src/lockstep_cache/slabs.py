@@ -55,20 +55,12 @@ class Tier:
     Nobody can open them by a name, and they are gone with the last process that has them open. Memory is of no mounted
     file system (memfd_create(2)): that of `/dev/shm`, which is small in containers, stays with workers of a DataLoader.
 
-    Parameters
-    ----------
-    name
-        `memory` or `disk`.
-    folder
-        On whose disk they lie; None for memory.
-    bound_bytes
-        What they may take.
-    used_bytes
-        What they take.
-    full
-        Why the last file could not be made, "" where it could.
-    files
-        Their descriptors.
+    name: `memory` or `disk`.
+    folder: On whose disk they lie; None for memory.
+    bound_bytes: What they may take.
+    used_bytes: What they take.
+    full: Why the last file could not be made, "" where it could.
+    files: Their descriptors.
     """
 
     name: str
@@ -129,26 +121,15 @@ class Tier:
 class Slab:
     """One of them.
 
-    Parameters
-    ----------
-    number
-        From 1 on; never given twice.
-    tier, size
-        Where it lies, and its bytes.
-    session
-        Whose samples it holds.
-    used
-        Bytes given away, from its beginning.
-    rows
-        The samples that lie in it: variant and row.
-    writing
-        Samples that were placed in it and are not written yet.
-    leases
-        Connections that map it.
-    retired
-        Whether its file is closed, and it waits for them.
-    holes
-        What was reserved below `used` and not written to: where each begins and ends.
+    number: From 1 on; never given twice.
+    tier, size: Where it lies, and its bytes.
+    session: Whose samples it holds.
+    used: Bytes given away, from its beginning.
+    rows: The samples that lie in it: variant and row.
+    writing: Samples that were placed in it and are not written yet.
+    leases: Connections that map it.
+    retired: Whether its file is closed, and it waits for them.
+    holes: What was reserved below `used` and not written to: where each begins and ends.
     """
 
     number: int

@@ -44,22 +44,12 @@ class SpotChecks:
     Each sample has an age, the hits since it was loaded last; the first ages are random. A sample whose age reaches
     `within` is loaded again. Workers that are forked share the ages.
 
-    Parameters
-    ----------
-    rate
-        The least share of hits that are loaded again.
-    rows
-        How many samples there are; 0 for a stream, which has no rotation.
+    rate: The least share of hits that are loaded again.
+    rows: How many samples there are; 0 for a stream, which has no rotation.
 
-    Attributes
-    ----------
-    within
-        After how many hits a sample is loaded again at the latest; 0 for a stream.
+    within: After how many hits a sample is loaded again at the latest; 0 for a stream.
 
-    Raises
-    ------
-    UsageError
-        If that is no share.
+    Raises UsageError if that is no share.
     """
 
     def __init__(self, rate: float, rows: int = 0) -> None:

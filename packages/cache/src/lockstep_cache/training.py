@@ -28,12 +28,8 @@ _RUN, _RESTARTS = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 class Scope:
     """The processes that share a data set without a name.
 
-    Parameters
-    ----------
-    training
-        The same in all ranks of one training, and in no other process.
-    number
-        The how-manieth equal data set of its process this is: ranks make theirs in the same order.
+    training: The same in all ranks of one training, and in no other process.
+    number: The how-manieth equal data set of its process this is: ranks make theirs in the same order.
     """
 
     training: str
@@ -47,10 +43,7 @@ class Scope:
 def scope_of(checksum: str) -> Scope:
     """The scope of a data set that this process has just made.
 
-    Parameters
-    ----------
-    checksum
-        Of its pipeline.
+    checksum: Of its pipeline.
     """
     training = _of_process_group() or _of_torchrun() or own_token()
     return Scope(training, next(_counts.setdefault((training, checksum), itertools.count())))
@@ -85,13 +78,7 @@ def inherited(scope: Scope | None) -> Scope | None:
 
 
 def named(session: str | None, version: str | int | None) -> str:
-    """The name that a user gives a session; "" for none.
-
-    Raises
-    ------
-    UsageError
-        If there is a version of nothing.
-    """
+    """The name that a user gives a session; "" for none. Raises UsageError if there is a version of nothing."""
     if version is None:
         return session or ""
     if not session:

@@ -14,10 +14,7 @@ from lockstep.recordings import Options, Recorded, run_recorded
 def run_training(command: Sequence[str], place: Path, options: Options, **streams: Any) -> Recorded:
     """Run a command and record it.
 
-    Raises
-    ------
-    UsageError
-        If it is not there, cannot be started, or left nothing recorded.
+    Raises UsageError if it is not there, cannot be started, or left nothing recorded.
     """
     if shutil.which(command[0]) is None:
         raise UsageError(

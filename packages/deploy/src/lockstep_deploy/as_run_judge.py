@@ -30,12 +30,8 @@ class AsRunJudge(CalibratedJudge):
     the error model of an unknown operator covers that. In 16 bits its bound is as large as a fault (6 %), so there the
     measured rounding alone decides, also where the inputs are equal bit by bit.
 
-    Parameters
-    ----------
-    noise
-        What rounding makes of each value: the program run again with its numbers moved to neighbours.
-    behind
-        Gives the tolerances that are calibrated and limited here.
+    noise: What rounding makes of each value: the program run again with its numbers moved to neighbours.
+    behind: Gives the tolerances that are calibrated and limited here.
     """
 
     def __init__(self, noise: SiteNoise, behind: Judge | None = None) -> None:

@@ -47,17 +47,10 @@ RETURNED = "return"
 class WrittenRun:
     """A recording that is written call by call, of one step of one rank.
 
-    Parameters
-    ----------
-    path
-        A directory that is not there yet.
-    command
-        What is said to have been run.
+    path: A directory that is not there yet.
+    command: What is said to have been run.
 
-    Raises
-    ------
-    OutputExistsError
-        If it is there, or cannot be written.
+    Raises OutputExistsError if it is there, or cannot be written.
     """
 
     def __init__(self, path: Path, command: Sequence[str]) -> None:
@@ -165,14 +158,9 @@ def call_of(
 ) -> ReadCall:
     """A node as a call of a recording.
 
-    Parameters
-    ----------
-    node
-        Of a program.
-    arguments, keywords
-        What it was given, tensors of torch in the places of nodes; None for what is not known.
-    results
-        What it made, by the name that a recording has for it.
+    node: Of a program.
+    arguments, keywords: What it was given, tensors of torch in the places of nodes; None for what is not known.
+    results: What it made, by the name that a recording has for it.
     """
     module, kind = module_of(node)
     keywords = {
@@ -252,10 +240,7 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 def saved_tensors(file: BinaryIO) -> dict[str, Array]:
     """Arrays of what `torch.save` wrote: tensors by name, or in order as `arr_0`; nothing else is unpickled.
 
-    Raises
-    ------
-    ValueError
-        If it is none, or holds something else.
+    Raises ValueError if it is none, or holds something else.
     """
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)

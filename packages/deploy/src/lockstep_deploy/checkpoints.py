@@ -34,23 +34,13 @@ def load_checkpoint(
 ) -> None:
     """Load a checkpoint, or the weights of a folder, into a module.
 
-    Parameters
-    ----------
-    module
-        What the weights are of.
-    path
-        A file of one of `SUFFIXES`, or a folder.
-    weights
-        Which weights of a checkpoint that has two sorts: "auto", "ema" or "plain".
-    trusted
-        Whether reading it may run code.
-    said
-        Gets a sentence for each choice.
+    module: What the weights are of.
+    path: A file of one of `SUFFIXES`, or a folder.
+    weights: Which weights of a checkpoint that has two sorts: "auto", "ema" or "plain".
+    trusted: Whether reading it may run code.
+    said: Gets a sentence for each choice.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read, or has other names or shapes than the module.
+    Raises UsageError if it cannot be read, or has other names or shapes than the module.
     """
     loaded: dict[str, Any] = {}
     for part in _files_of(path) if path.is_dir() else [path]:
@@ -161,19 +151,11 @@ def _state_in(loaded: Any, path: Path, weights: str, said: list[str]) -> dict[st
 def check_names(own: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> None:
     """Refuse weights that are not those of a module; a name that is tied to another needs none.
 
-    Parameters
-    ----------
-    own
-        The module's `state_dict`.
-    state
-        What it is to hold, by name.
-    path
-        Where that is from.
+    own: The module's `state_dict`.
+    state: What it is to hold, by name.
+    path: Where that is from.
 
-    Raises
-    ------
-    UsageError
-        With the names.
+    Raises UsageError with the names.
     """
     lacks = lacking(own, state)
     more = [name for name in state if name not in own]

@@ -21,17 +21,10 @@ _CHATTY = ("torch", "onnxscript", "onnx_ir", "onnx", "onnxruntime")
 def engine(name: str, extra: str = "deploy") -> Any:
     """A library by the name that it is imported by.
 
-    Parameters
-    ----------
-    name
-        As in "onnxruntime".
-    extra
-        The extra of Lockstep that installs it.
+    name: As in "onnxruntime".
+    extra: The extra of Lockstep that installs it.
 
-    Raises
-    ------
-    UsageError
-        If it is not installed.
+    Raises UsageError if it is not installed.
     """
     try:
         with _root_logger_as_it_is():
@@ -65,19 +58,11 @@ def as_sentence(
 ) -> Iterator[None]:
     """Turn whatever a library raises into one sentence; libraries raise types of their own, without a common one.
 
-    Parameters
-    ----------
-    what
-        What could not be done, as in "model.onnx: cannot be loaded".
-    advice
-        What to do about it.
-    where
-        Which part of a model what the library says is of, as a clause.
+    what: What could not be done, as in "model.onnx: cannot be loaded".
+    advice: What to do about it.
+    where: Which part of a model what the library says is of, as a clause.
 
-    Raises
-    ------
-    UsageError
-        With the first line of what the library says.
+    Raises UsageError with the first line of what the library says.
     """
     try:
         yield

@@ -36,25 +36,15 @@ _FX_NODE = re.compile(r"^%(\S+) :")
 class ExportedRun:
     """A run of a graph with every node's output; `node_values.NodeValues`.
 
-    Parameters
-    ----------
-    graph
-        An `onnx.ModelProto`. It is run as it is: one that the runtime optimised is given as `runtime.optimized_graph`
-        has it.
-    program
-        The program that it was made of; the exporter names values after its nodes.
-    inputs
-        By name.
-    values
-        Where what its nodes return is kept.
-    returned
-        What the model returned where its user ran it; None for what this run returns.
+    graph: An `onnx.ModelProto`. It is run as it is: one that the runtime optimised is given as
+        `runtime.optimized_graph` has it.
+    program: The program that it was made of; the exporter names values after its nodes.
+    inputs: By name.
+    values: Where what its nodes return is kept.
+    returned: What the model returned where its user ran it; None for what this run returns.
 
-    Attributes
-    ----------
-    beside
-        A run of the program; a number that it computes in double precision is taken from it where the graph's own is
-        that number in single precision. None takes the graph's.
+    beside: A run of the program; a number that it computes in double precision is taken from it where the graph's own
+        is that number in single precision. None takes the graph's.
     """
 
     def __init__(
@@ -170,16 +160,10 @@ def run_as_user(
 ) -> ExportedRun:
     """Run a model as its user will, and the graph that the runtime made of it with every node's output.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`.
-    program, inputs, values
-        As `ExportedRun` takes them.
-    settings
-        How the user runs it.
-    returned
-        What the model returned where it was run already.
+    model: An `onnx.ModelProto`.
+    program, inputs, values: As `ExportedRun` takes them.
+    settings: How the user runs it.
+    returned: What the model returned where it was run already.
     """
     if returned is None and not draws_of(program):  # each run draws others
         returned = Session(model, settings).run(as_taken(model, inputs))

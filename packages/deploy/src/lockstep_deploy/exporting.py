@@ -49,14 +49,9 @@ _NEXT_TO_0, _NEXT_TO_1 = 1e-7, 1e-4
 class Exported:
     """An exported model.
 
-    Parameters
-    ----------
-    program
-        The program in the operators that the exporter has rules for.
-    plain
-        The ONNX model, each of its nodes as a rule wrote it.
-    optimized
-        The same after the exporter's own optimisation, which folds and fuses; None where it was not asked for.
+    program: The program in the operators that the exporter has rules for.
+    plain: The ONNX model, each of its nodes as a rule wrote it.
+    optimized: The same after the exporter's own optimisation, which folds and fuses; None where it was not asked for.
     """
 
     program: ExportedProgram
@@ -71,19 +66,11 @@ def program_of(
 ) -> ExportedProgram:
     """The program of a model, its parameters in it.
 
-    Parameters
-    ----------
-    source
-        Its module, in the mode that it is to be exported in, or its program.
-    inputs
-        What it is called with, by the names of its arguments.
-    dynamic
-        Axes that are free. Those without bounds get what the module's code allows, and `source.said` says it.
+    source: Its module, in the mode that it is to be exported in, or its program.
+    inputs: What it is called with, by the names of its arguments.
+    dynamic: Axes that are free. Those without bounds get what the module's code allows, and `source.said` says it.
 
-    Raises
-    ------
-    UsageError
-        If torch cannot export it, with the line of the user's code where that is known.
+    Raises UsageError if torch cannot export it, with the line of the user's code where that is known.
     """
     if source.module is None:
         if source.program is None:
@@ -163,23 +150,15 @@ def to_onnx(
 ) -> Exported:
     """The ONNX model of a program.
 
-    Parameters
-    ----------
-    program
-        As `program_of` gives it.
-    inputs
-        What it was exported with.
-    opset
-        The opset to write; the file is read back, and another one in it is an error.
-    rules
-        Rules of the user's own for operators: a function of onnxscript by torch's operator.
-    aside
-        Where the weights of a model that is not small are left, as long as the model is needed; None keeps them in it.
+    program: As `program_of` gives it.
+    inputs: What it was exported with.
+    opset: The opset to write; the file is read back, and another one in it is an error.
+    rules: Rules of the user's own for operators: a function of onnxscript by torch's operator.
+    aside: Where the weights of a model that is not small are left, as long as the model is needed; None keeps them in
+        it.
 
-    Raises
-    ------
-    UsageError
-        If an operator has no rule, the model returns what is no tensor, or the exporter writes another opset.
+    Raises UsageError if an operator has no rule, the model returns what is no tensor, or the exporter writes another
+    opset.
     """
     engine("onnx"), engine("onnxscript")
     _check_returned(program)
@@ -303,10 +282,7 @@ def _stack_of_node(program: ExportedProgram, name: str) -> tuple[Frame, ...]:
 def equal_form(name: str) -> str:
     """Return the substitute for an operator, in the words of `lockstep ops`.
 
-    Parameters
-    ----------
-    name
-        Of the dispatcher, "aten.foo.default".
+    name: Of the dispatcher, "aten.foo.default".
     """
     from lockstep.rerun import forms_of, overload_of
 

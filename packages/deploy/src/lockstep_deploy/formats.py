@@ -64,10 +64,7 @@ Writer = Callable[[ModelSource, Mapping[str, torch.Tensor], Order, Path], Writte
 def writer_for(path: Path) -> Writer:
     """Return the writer of files with this suffix.
 
-    Raises
-    ------
-    UsageError
-        If none does, or what converts to it is not installed.
+    Raises UsageError if none does, or what converts to it is not installed.
     """
     if path.suffix not in _WRITERS:
         raise UsageError(f"-o {path}: give a name that ends in {', '.join(_WRITERS)}")
@@ -170,13 +167,7 @@ def _of_more_sets(
 
 
 def _check_called(source: ModelSource, inputs: Mapping[str, torch.Tensor]) -> None:
-    """Refuse a free axis with whose other extents the module itself fails.
-
-    Raises
-    ------
-    UsageError
-        With what it says.
-    """
+    """Refuse a free axis with whose other extents the module itself fails. Raises UsageError with what it says."""
     if source.module is None:
         return
     try:

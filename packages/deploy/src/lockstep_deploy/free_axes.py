@@ -72,18 +72,11 @@ Axes = Mapping[str, Mapping[int, FreeAxis]]
 def free_axes(text: str, inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, FreeAxis]]:
     """Free axes by input and axis, as `--dynamic` says them.
 
-    Parameters
-    ----------
-    text
-        `batch,seq`: the first axes of every input that has them; or `ids:0=batch,ids:1=seq`. Bounds, both of them
+    text: `batch,seq`: the first axes of every input that has them; or `ids:0=batch,ids:1=seq`. Bounds, both of them
         extents that are allowed, may follow a name: `seq[2:64]`.
-    inputs
-        What the model is exported with.
+    inputs: What the model is exported with.
 
-    Raises
-    ------
-    UsageError
-        If it is neither, or names what is not there.
+    Raises UsageError if it is neither, or names what is not there.
     """
     found: dict[str, dict[int, FreeAxis]] = {}
     for at, part in enumerate(one.strip() for one in text.split(",") if one.strip()):
@@ -139,12 +132,8 @@ def _of_extent(tensor: torch.Tensor, axis: int, extent: int) -> torch.Tensor:
 def as_suggested(axes: Axes, said: str) -> dict[str, dict[int, FreeAxis]] | None:
     """Axes with the bounds that torch suggests for those that have none; None where it suggests none, or fixes one.
 
-    Parameters
-    ----------
-    axes
-        As they were tried.
-    said
-        The message of torch's error.
+    axes: As they were tried.
+    said: The message of torch's error.
     """
     bounded = {
         one[1]: one.groups()[1:] for one in map(_BOUNDED.fullmatch, suggestions(said)) if one
@@ -248,10 +237,7 @@ def check_extents(
 ) -> None:
     """Refuse inputs that a file was not exported for, where it says which: it would compute something with them.
 
-    Raises
-    ------
-    UsageError
-        If an axis is too long or too short.
+    Raises UsageError if an axis is too long or too short.
     """
     found = facts.get(_FACT)
     bounds: Mapping[str, Any] = found if isinstance(found, dict) else {}

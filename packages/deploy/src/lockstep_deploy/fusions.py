@@ -30,16 +30,10 @@ _MOST_CULPRITS = 8
 class Apart:
     """The value that an optimised graph changes most, measured by its noise.
 
-    Parameters
-    ----------
-    value
-        Its name; "" where all are equal bit by bit.
-    relative
-        Relative Euclidean distance to what it is without optimisation.
-    noise
-        What rounding may make of it, relative too.
-    eps
-        Of its dtype.
+    value: Its name; "" where all are equal bit by bit.
+    relative: Relative Euclidean distance to what it is without optimisation.
+    noise: What rounding may make of it, relative too.
+    eps: Of its dtype.
     """
 
     value: str = ""
@@ -85,20 +79,12 @@ class Culprit:
 class Bisection:
     """The result of a search.
 
-    Parameters
-    ----------
-    ran
-        The optimizers that the runtime ran, with none left out.
-    whole
-        What is apart with none left out.
-    first
-        The first value in order of the graph that is beyond its noise; None where none is.
-    culprits
-        Those without which nothing is beyond its noise, in the order in which they were found.
-    left
-        What is apart without them.
-    trials
-        How often the model was run.
+    ran: The optimizers that the runtime ran, with none left out.
+    whole: What is apart with none left out.
+    first: The first value in order of the graph that is beyond its noise; None where none is.
+    culprits: Those without which nothing is beyond its noise, in the order in which they were found.
+    left: What is apart without them.
+    trials: How often the model was run.
     """
 
     ran: tuple[Optimizer, ...]
@@ -174,14 +160,9 @@ def _first_too_far(
 class Trials:
     """Runs a model with optimizers left out, and measures what is apart; the same set is run once.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`.
-    inputs
-        What it is given.
-    settings
-        How it is run with none left out.
+    model: An `onnx.ModelProto`.
+    inputs: What it is given.
+    settings: How it is run with none left out.
     """
 
     def __init__(self, model: Any, inputs: Mapping[str, Array], settings: Settings) -> None:
@@ -265,12 +246,8 @@ class Trials:
 def search(trials: Trials, *, bitwise: bool) -> Bisection:
     """Find the optimizers that change what a model computes.
 
-    Parameters
-    ----------
-    trials
-        Of the model.
-    bitwise
-        Whether any difference is one too many, or those alone that are beyond rounding.
+    trials: Of the model.
+    bitwise: Whether any difference is one too many, or those alone that are beyond rounding.
     """
 
     def is_too_far(apart: Apart) -> bool:

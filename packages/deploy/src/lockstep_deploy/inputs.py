@@ -42,10 +42,7 @@ class Drawn:
     def array(self, seed: int) -> Array:
         """The same numbers for the same name and seed, on every machine.
 
-        Parameters
-        ----------
-        seed
-            Any whole number from 0.
+        seed: Any whole number from 0.
         """
         generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(self.name.encode())]))
         kind = bfloat16() if self.dtype == "bfloat16" else np.dtype(self.dtype)
@@ -63,23 +60,13 @@ def read_inputs(
 ) -> dict[str, Array]:
     """The inputs of a model by name, in the signature's order.
 
-    Parameters
-    ----------
-    given
-        Files (.npz, .npy, .safetensors, .pt) and texts such as `x:float32[1,3,32,32]` or `ids:int64[2,16]<1000`.
-        An array without a name of the model (`arr_0`, a .npy) is its next input in order. Without any, all
-        are drawn.
-    signature
-        What the model takes; without one, whatever is given.
-    seed
-        Of what is drawn.
-    free
-        Extents of the signature's free axes by name, for inputs that are drawn without a text; 1 where none is said.
+    given: Files (.npz, .npy, .safetensors, .pt) and texts such as `x:float32[1,3,32,32]` or `ids:int64[2,16]<1000`. An
+        array without a name of the model (`arr_0`, a .npy) is its next input in order. Without any, all are drawn.
+    signature: What the model takes; without one, whatever is given.
+    seed: Of what is drawn.
+    free: Extents of the signature's free axes by name, for inputs that are drawn without a text; 1 where none is said.
 
-    Raises
-    ------
-    UsageError
-        If something cannot be read, is missing, or does not fit the signature.
+    Raises UsageError if something cannot be read, is missing, or does not fit the signature.
     """
     found = named(given, signature, seed=seed)
     if not signature:
@@ -111,15 +98,9 @@ class AnyName(str):
 def input_sets(given: Sequence[str], *, seed: int = 0) -> list[dict[str, Array]]:
     """Several sets of inputs: a name that was given before begins the next one; what that leaves out is the first's.
 
-    Parameters
-    ----------
-    given, seed
-        As `read_inputs` takes them.
+    given, seed: As `read_inputs` takes them.
 
-    Raises
-    ------
-    UsageError
-        If something cannot be read.
+    Raises UsageError if something cannot be read.
     """
     sets: list[dict[str, Array]] = [{}]
     for number, one in enumerate(given):
@@ -140,19 +121,11 @@ def checked(
 ) -> dict[str, Array]:
     """Inputs in the signature's order, each with the dtype and the shape that it says.
 
-    Parameters
-    ----------
-    found, signature
-        By name, and what the model takes.
-    option
-        How the user gave them.
-    are_samples
-        Whether the first axis is that of samples, of which there may be any number.
+    found, signature: By name, and what the model takes.
+    option: How the user gave them.
+    are_samples: Whether the first axis is that of samples, of which there may be any number.
 
-    Raises
-    ------
-    UsageError
-        If one is missing, unknown, or of another dtype or shape.
+    Raises UsageError if one is missing, unknown, or of another dtype or shape.
     """
     wanted = [spec.name for spec in signature]
     missing = [str(spec) for spec in signature if spec.name not in found]
@@ -181,10 +154,7 @@ def checked(
 def spec_of(text: str) -> Drawn:
     """An input to draw, of a text such as `ids:int64[2,16]<1000`.
 
-    Raises
-    ------
-    UsageError
-        If it is no such text, or asks for too much.
+    Raises UsageError if it is no such text, or asks for too much.
     """
     match = _SPEC.fullmatch(text.strip())
     if match is None:

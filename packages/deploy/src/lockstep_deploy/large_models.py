@@ -56,12 +56,8 @@ def is_large(model: Any) -> bool:
 def message_of(graph_model: Any, folder: Path) -> Any:
     """The message of a model of onnx_ir; the weights of one that is not small lie in a file, each once.
 
-    Parameters
-    ----------
-    graph_model
-        An `onnx_ir.Model`; its large weights are moved to the file, and stay there when it is asked for again.
-    folder
-        Where files are written; they are needed as long as the model is.
+    graph_model: An `onnx_ir.Model`; its large weights are moved to the file, and stay there when it is asked for again.
+    folder: Where files are written; they are needed as long as the model is.
     """
     ir = engine("onnx_ir")
     values = [one for one in graph_model.graph.initializers.values() if one.const_value is not None]
@@ -82,14 +78,9 @@ def message_of(graph_model: Any, folder: Path) -> Any:
 def opened(model: Any, folder: Path, tensors: list[Any]) -> Any:
     """A model that was read from a folder, in place: its external data loaded, or mapped if it is not small.
 
-    Parameters
-    ----------
-    model
-        As the file has it.
-    folder
-        That it lies in.
-    tensors
-        All that it holds: its initializers, then those of nodes.
+    model: As the file has it.
+    folder: That it lies in.
+    tensors: All that it holds: its initializers, then those of nodes.
     """
     held = [one for one in tensors if is_apart(one)]
     resolved(held, folder)
@@ -177,10 +168,7 @@ def _head(number: int, length: int) -> bytes:
 def graph_alone(model: Any) -> tuple[Any, list[Any]]:
     """A copy of a model without the weights that lie apart, and those, not copied.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`; of one that is large, all large weights are taken out.
+    model: An `onnx.ModelProto`; of one that is large, all large weights are taken out.
     """
     alone, weights, are_out = type(model)(), [], is_large(model)
     for field, value in model.ListFields():
@@ -207,12 +195,8 @@ def graph_alone(model: Any) -> tuple[Any, list[Any]]:
 def message_for(model: Any, options: Any) -> tuple[bytes, list[Any]]:
     """A model as the runtime is given it, and what must live as long as the session.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`.
-    options
-        Of the session; they get the weights that lie apart.
+    model: An `onnx.ModelProto`.
+    options: Of the session; they get the weights that lie apart.
     """
     alone, weights = graph_alone(model)
     make = engine("onnxruntime").OrtValue.ortvalue_from_numpy_with_onnx_type

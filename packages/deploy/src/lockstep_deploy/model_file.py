@@ -56,12 +56,8 @@ class TensorSpec:
 class ModelFile:
     """An ONNX model that was checked: external data lies in its folder, and every tensor is as long as its shape says.
 
-    Parameters
-    ----------
-    path
-        Where it lies.
-    proto
-        The `onnx.ModelProto`; its external data is loaded, or lies where `large_models` maps it.
+    path: Where it lies.
+    proto: The `onnx.ModelProto`; its external data is loaded, or lies where `large_models` maps it.
     """
 
     path: Path
@@ -111,17 +107,10 @@ class ModelFile:
 def open_model(path: Path, *, most_bytes: int = MOST_BYTES) -> ModelFile:
     """Read an ONNX file, checking each size before anything of it is allocated.
 
-    Parameters
-    ----------
-    path
-        The file; its external data is read from its own folder only.
-    most_bytes
-        What any single tensor of it may take, those between its nodes included.
+    path: The file; its external data is read from its own folder only.
+    most_bytes: What any single tensor of it may take, those between its nodes included.
 
-    Raises
-    ------
-    UsageError
-        If it is missing, is no ONNX model, or holds what it must not.
+    Raises UsageError if it is missing, is no ONNX model, or holds what it must not.
     """
     onnx = engine("onnx")
     try:
@@ -152,19 +141,11 @@ def open_model(path: Path, *, most_bytes: int = MOST_BYTES) -> ModelFile:
 def write_model(proto: Any, path: Path, facts: Mapping[str, Any]) -> ModelFile:
     """Write a model with facts about it among its metadata, aside first; its digest is added.
 
-    Parameters
-    ----------
-    proto
-        An `onnx.ModelProto` with its weights in it.
-    path
-        The file to write, weights inside; those of a model of over 2 GB lie in a file beside it.
-    facts
-        JSON values by name; they stand in the file under `lockstep.NAME`.
+    proto: An `onnx.ModelProto` with its weights in it.
+    path: The file to write, weights inside; those of a model of over 2 GB lie in a file beside it.
+    facts: JSON values by name; they stand in the file under `lockstep.NAME`.
 
-    Raises
-    ------
-    OutputExistsError
-        If it cannot be written.
+    Raises OutputExistsError if it cannot be written.
     """
     ours = {f"{PREFIX}{name}": json.dumps(value, sort_keys=True) for name, value in facts.items()}
     _set_metadata(proto, ours, without=_DIGEST)
@@ -372,10 +353,7 @@ def _item_bytes(dtype: str) -> int:
 def check_between(proto: Any, path: Path, most_bytes: int = MOST_BYTES) -> None:
     """Refuse a graph that makes a huge tensor of a small one, as where a constant says its shape.
 
-    Raises
-    ------
-    UsageError
-        If a value whose shape can be followed is over the bound, in bytes.
+    Raises UsageError if a value whose shape can be followed is over the bound, in bytes.
     """
     try:
         inferred = inferred_shapes(proto)

@@ -30,24 +30,14 @@ from lockstep_deploy.user_modules import module_at
 class ModelSource:
     """A model to export.
 
-    Parameters
-    ----------
-    name
-        As it was given.
-    module
-        Set to evaluation; None where a program was given.
-    program
-        A program that was exported; None where a module was given.
-    inputs
-        What it is called with, by the names of its arguments; empty where the factory gives none.
-    facts
-        What stands in the exported file's metadata: class names, preprocessing.
-    said
-        What was done to it, in a sentence each.
-    axes
-        Free axes as its program has them.
-    more
-        Inputs besides, that it is proven on too.
+    name: As it was given.
+    module: Set to evaluation; None where a program was given.
+    program: A program that was exported; None where a module was given.
+    inputs: What it is called with, by the names of its arguments; empty where the factory gives none.
+    facts: What stands in the exported file's metadata: class names, preprocessing.
+    said: What was done to it, in a sentence each.
+    axes: Free axes as its program has them.
+    more: Inputs besides, that it is proven on too.
     """
 
     name: str
@@ -62,10 +52,7 @@ class ModelSource:
     def to_half(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Make the module one of float16; returns the inputs as it takes them then.
 
-        Raises
-        ------
-        UsageError
-            If a program was given, whose dtypes are fixed.
+        Raises UsageError if a program was given, whose dtypes are fixed.
         """
         if self.module is None:
             raise UsageError(
@@ -85,10 +72,7 @@ class ModelSource:
     def bound(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Arrays as the model is called with them: all that it takes, by name, in its order.
 
-        Raises
-        ------
-        UsageError
-            If they do not fit what it takes.
+        Raises UsageError if they do not fit what it takes.
         """
         tensors = self.tensors(arrays)
         if self.module is not None:
@@ -108,22 +92,14 @@ def model_source(
 ) -> ModelSource:
     """The model that an argument names.
 
-    Parameters
-    ----------
-    given
-        `pkg.mod:function` or `file.py:function`, a checkpoint (.pth, .pth.tar, .pt), a folder with weights and their
+    given: `pkg.mod:function` or `file.py:function`, a checkpoint (.pth, .pth.tar, .pt), a folder with weights and their
         `config.json`, a recording, or a .pt2.
-    factory
-        For a checkpoint, a recording, or a folder: the function that makes its module.
-    weights
-        Which weights of a checkpoint that has two sorts: "auto" (averaged ones where there are some), "ema" or "plain".
-    trusted
-        Whether a checkpoint may run code as it is read: one that holds objects besides weights.
+    factory: For a checkpoint, a recording, or a folder: the function that makes its module.
+    weights: Which weights of a checkpoint that has two sorts: "auto" (averaged ones where there are some), "ema" or
+        "plain".
+    trusted: Whether a checkpoint may run code as it is read: one that holds objects besides weights.
 
-    Raises
-    ------
-    UsageError
-        If it is not there, makes no module, or the checkpoint has other names than the module.
+    Raises UsageError if it is not there, makes no module, or the checkpoint has other names than the module.
     """
     path = Path(given)
     if path.suffix == ".pt2":
@@ -164,10 +140,7 @@ class _CalledByName(torch.nn.Module):
 def loaded_model(asked: AskedModel) -> LoadedModel:
     """The model and the first set of inputs that a verb of a different wing asks for.
 
-    Raises
-    ------
-    UsageError
-        As `model_source` and `input_sets` do, and if there are no inputs.
+    Raises UsageError as `model_source` and `input_sets` do, and if there are no inputs.
     """
     source = model_source(
         asked.given, factory=asked.factory, weights=asked.weights, trusted=asked.trusted
@@ -235,10 +208,7 @@ def _as_only_input(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) ->
 def bound(module: torch.nn.Module, inputs: Any) -> dict[str, torch.Tensor]:
     """Inputs as a factory gives them (a tensor, a tuple, a mapping), by the names of the module's arguments.
 
-    Raises
-    ------
-    UsageError
-        If they do not fit the signature of `forward`, or one is no tensor.
+    Raises UsageError if they do not fit the signature of `forward`, or one is no tensor.
     """
     signature = inspect.signature(module.forward)
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (_tuple(inputs), {})
@@ -268,10 +238,7 @@ def _tuple(inputs: Any) -> tuple[Any, ...]:
 def made_by(given: str) -> ModelSource:
     """The module that a function makes, with the inputs that it gives.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be imported, fails, or makes no module.
+    Raises UsageError if it cannot be imported, fails, or makes no module.
     """
     function = _function(given)
     try:

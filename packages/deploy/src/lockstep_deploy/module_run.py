@@ -47,14 +47,9 @@ _KEEPS_TENSORS = (
 class ModuleRun:
     """The results of calling a module.
 
-    Parameters
-    ----------
-    outputs
-        All tensors that it returns, in the order of its program's outputs; None where it cannot be called again.
-    gaps
-        What keeps a file from computing what the module does, in a sentence each; the export is not at fault.
-    notes
-        What is worth saying, and keeps nothing from agreeing.
+    outputs: All tensors that it returns, in the order of its program's outputs; None where it cannot be called again.
+    gaps: What keeps a file from computing what the module does, in a sentence each; the export is not at fault.
+    notes: What is worth saying, and keeps nothing from agreeing.
     """
 
     outputs: Sequence[torch.Tensor] | None
@@ -65,12 +60,8 @@ class ModuleRun:
 def run_module(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> ModuleRun:
     """Call a module on copies of its inputs, and look at what else it changes; afterwards it is as it was.
 
-    Parameters
-    ----------
-    module
-        In the mode that it was exported in.
-    inputs
-        By name.
+    module: In the mode that it was exported in.
+    inputs: By name.
     """
     gaps, notes = [], [*_left_training(module)]
     with as_it_was(module) as changed:
@@ -163,12 +154,8 @@ def program_gaps(program: ExportedProgram) -> Iterator[str]:
 def order_notes(program: ExportedProgram, value_of: Callable[[fx.Node], Any]) -> Iterator[str]:
     """Operators that write several values to one place, so that the order of writing decides.
 
-    Parameters
-    ----------
-    program
-        What was exported.
-    value_of
-        What a node returned, as an array.
+    program: What was exported.
+    value_of: What a node returned, as an array.
     """
     places = [
         place_of(node) for node in program.graph.nodes if is_call(node) and _repeats(node, value_of)

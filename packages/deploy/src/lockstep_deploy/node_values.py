@@ -98,14 +98,9 @@ class Values:
 def write_operators(program: ExportedProgram, values: NodeValues, written: WrittenRun) -> list[str]:
     """Write a run with a call for each node of the program; returns the nodes that have no value.
 
-    Parameters
-    ----------
-    program
-        Whose nodes they are.
-    values
-        Of the run.
-    written
-        Where calls are written.
+    program: Whose nodes they are.
+    values: Of the run.
+    written: Where calls are written.
     """
     written.add(given_call(values.given()))
     for call in held_calls(values.held()):
@@ -130,16 +125,10 @@ def write_operators(program: ExportedProgram, values: NodeValues, written: Writt
 class Segment:
     """Nodes of a program that a graph computes in one go, of which the last alone has a value there.
 
-    Parameters
-    ----------
-    last
-        That node.
-    begins
-        The nodes whose values it is computed from.
-    inside
-        The nodes that it computes, the last of them last.
-    rewritten
-        Placeholders of parameters that it reads in another form than the program has.
+    last: That node.
+    begins: The nodes whose values it is computed from.
+    inside: The nodes that it computes, the last of them last.
+    rewritten: Placeholders of parameters that it reads in another form than the program has.
     """
 
     last: fx.Node
@@ -156,12 +145,8 @@ class Segment:
 def segments_of(program: ExportedProgram, has_value: Callable[[fx.Node], bool]) -> list[Segment]:
     """The segments of a program, in its order.
 
-    Parameters
-    ----------
-    program
-        Whose nodes they are.
-    has_value
-        Whether a node has a value in the graph; for placeholders, whether it is given or held there as it is.
+    program: Whose nodes they are.
+    has_value: Whether a node has a value in the graph; for placeholders, whether it is given or held there as it is.
     """
     computed = computing(program)
     return [
@@ -200,16 +185,10 @@ def write_segments(
 ) -> None:
     """Write a run with a call for each segment: a single node as itself, several by the operators in them.
 
-    Parameters
-    ----------
-    segments
-        Of the program.
-    values
-        Of the run.
-    written
-        Where calls are written.
-    held
-        Full names of parameters that are to be compared themselves.
+    segments: Of the program.
+    values: Of the run.
+    written: Where calls are written.
+    held: Full names of parameters that are to be compared themselves.
     """
     written.add(given_call(values.given()))
     for call in held_calls({name: one for name, one in values.held().items() if name in held}):

@@ -50,17 +50,10 @@ def ran_in(log: str) -> tuple[Optimizer, ...]:
 def check_names(names: Collection[str], ran: Collection[Optimizer]) -> None:
     """Refuse names that the runtime would ignore.
 
-    Parameters
-    ----------
-    names
-        To be disabled.
-    ran
-        What the runtime has for this model, with nothing disabled.
+    names: To be disabled.
+    ran: What the runtime has for this model, with nothing disabled.
 
-    Raises
-    ------
-    UsageError
-        With the nearest name.
+    Raises UsageError with the nearest name.
     """
     known = [*(one.name for one in ran), *rules_of_library()]
     for name in names:
@@ -81,10 +74,7 @@ def rules_of_library() -> tuple[str, ...]:
 def check_entries(entries: Sequence[tuple[str, str]]) -> None:
     """Refuse settings that the runtime does not have: it takes any name without a word.
 
-    Raises
-    ------
-    UsageError
-        If the name of one does not stand in its library.
+    Raises UsageError if the name of one does not stand in its library.
     """
     unknown = [key for key, _ in entries if not _stands_in_library(key)]
     if unknown:

@@ -11,10 +11,7 @@ from lockstep.errors import UsageError
 def entries_of(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Entries of the runtime's configuration, of texts such as `session.set_denormal_as_zero=1`.
 
-    Raises
-    ------
-    UsageError
-        If one is no such text.
+    Raises UsageError if one is no such text.
     """
     for one in given:
         if "=" not in one:

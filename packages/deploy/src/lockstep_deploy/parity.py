@@ -77,14 +77,9 @@ REFERENCE, PLAIN, BESIDE, AS_RUN = "eager", "plain", "eager-as-run", "as-run"
 class Parity:
     """The result of comparing a model with its program.
 
-    Parameters
-    ----------
-    comparison
-        By the main job.
-    operators
-        How many operators the program has.
-    compared
-        How many of them were held against a value of the model.
+    comparison: By the main job.
+    operators: How many operators the program has.
+    compared: How many of them were held against a value of the model.
     """
 
     comparison: Comparison
@@ -95,22 +90,14 @@ class Parity:
 class ParityRuns:
     """An exported model beside its program, each run on the same inputs and written as a recording.
 
-    Parameters
-    ----------
-    program
-        What was exported.
-    inputs
-        By name.
-    folder
-        Where recordings are written.
-    module
-        What the program was made of: what it returns is compared with the program, and what of it no file can
+    program: What was exported.
+    inputs: By name.
+    folder: Where recordings are written.
+    module: What the program was made of: what it returns is compared with the program, and what of it no file can
         repeat is said. None where it is not there.
 
-    Attributes
-    ----------
-    is_emulated
-        Whether the model was computed in float32, each result rounded: the runtime has no kernels for its bfloat16.
+    is_emulated: Whether the model was computed in float32, each result rounded: the runtime has no kernels for its
+        bfloat16.
     """
 
     def __init__(
@@ -128,10 +115,7 @@ class ParityRuns:
     def plain(self, model: Any) -> Parity:
         """Hold a model against the program operator by operator, nothing of it optimised.
 
-        Raises
-        ------
-        UsageError
-            If the runtime does not take the model.
+        Raises UsageError if the runtime does not take the model.
         """
         eager, exported = self._written(REFERENCE), self._written(PLAIN)
         with Values() as own, Values() as others:
@@ -159,10 +143,7 @@ class ParityRuns:
         Between two of them the runtime may have fused anything, so rounding there is measured: the program is run
         again with every number that it is given and holds moved to a neighbour at random.
 
-        Raises
-        ------
-        UsageError
-            If the runtime does not take the model.
+        Raises UsageError if the runtime does not take the model.
         """
         eager, exported = self._written(BESIDE), self._written(AS_RUN)
         noise = []
@@ -310,14 +291,9 @@ def is_tensor(node: fx.Node) -> bool:
 def with_gaps(comparison: Comparison, gaps: Sequence[str], notes: Sequence[str]) -> Comparison:
     """A comparison with what else was not compared; it agrees only where every operator was judged.
 
-    Parameters
-    ----------
-    comparison
-        By the main job, which asks for losses, gradients and parameters: a program has none but the last.
-    gaps
-        What keeps it from agreeing, in a sentence each.
-    notes
-        What does not, and is worth saying.
+    comparison: By the main job, which asks for losses, gradients and parameters: a program has none but the last.
+    gaps: What keeps it from agreeing, in a sentence each.
+    notes: What does not, and is worth saying.
     """
     open_ones = [one for one in comparison.findings if _is_open(one)]
     sentences = list(gaps)

@@ -21,19 +21,11 @@ def pretrained(
 ) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """The module of a folder, and inputs for it; none where its configuration does not say what it takes.
 
-    Parameters
-    ----------
-    folder
-        With `config.json` and weights.
-    trusted
-        Whether code that lies in the folder may run.
-    said
-        Gets a sentence for each choice.
+    folder: With `config.json` and weights.
+    trusted: Whether code that lies in the folder may run.
+    said: Gets a sentence for each choice.
 
-    Raises
-    ------
-    UsageError
-        If transformers does not know the architecture, or the weights are not those of it.
+    Raises UsageError if transformers does not know the architecture, or the weights are not those of it.
     """
     config = _config(folder)
     transformers = engine("transformers", "examples")

@@ -41,26 +41,16 @@ def given_to(program: ExportedProgram) -> list[str]:
 class ProgramRun:
     """A run of a program; `node_values.NodeValues`.
 
-    Parameters
-    ----------
-    program
-        As `torch.export` gives it.
-    inputs
-        By name.
-    values
-        Where what its nodes return is kept.
-    draw
-        Moves every number that it is given or holds to one of its neighbours, or lets it be, at random, and in 16 bits
-        every result too: what comes of that is what rounding may make of each value. None runs it as it is.
-    random
-        What nodes that draw random numbers return, by name; those that are not in it draw.
-    chosen
-        What nodes that choose among values returned elsewhere, by name; taken where the choice is as right as torch's.
+    program: As `torch.export` gives it.
+    inputs: By name.
+    values: Where what its nodes return is kept.
+    draw: Moves every number that it is given or holds to one of its neighbours, or lets it be, at random, and in 16
+        bits every result too: what comes of that is what rounding may make of each value. None runs it as it is.
+    random: What nodes that draw random numbers return, by name; those that are not in it draw.
+    chosen: What nodes that choose among values returned elsewhere, by name; taken where the choice is as right as
+        torch's.
 
-    Attributes
-    ----------
-    ties
-        The nodes whose choice was taken: equal values, of which torch took others.
+    ties: The nodes whose choice was taken: equal values, of which torch took others.
     """
 
     def __init__(

@@ -36,15 +36,9 @@ State = dict[str, torch.Tensor]
 class RecordedModel:
     """The model that a recording is of.
 
-    Parameters
-    ----------
-    path
-        The recording.
+    path: The recording.
 
-    Raises
-    ------
-    UsageError
-        If it has no step of a model.
+    Raises UsageError if it has no step of a model.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,17 +63,10 @@ class RecordedModel:
         A module that has the weights of a moment bit by bit keeps them. Else it gets those that the last recorded step
         left, which are there where tensors were saved whole.
 
-        Parameters
-        ----------
-        module
-            What the factory made.
-        said
-            Gets a sentence for each thing that was shown.
+        module: What the factory made.
+        said: Gets a sentence for each thing that was shown.
 
-        Raises
-        ------
-        UsageError
-            If it is another module, or the recording does not keep its weights.
+        Raises UsageError if it is another module, or the recording does not keep its weights.
         """
         path = self._path_of(module)
         self._check_settings(module, path)

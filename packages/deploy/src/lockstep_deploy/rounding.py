@@ -19,12 +19,8 @@ is no bound, and kernels of other algorithms lose a digit that no draw shows (`j
 def allowed(noise: float, eps: float) -> float:
     """How far a value may be off, relative to its norm.
 
-    Parameters
-    ----------
-    noise
-        How far moving every number to a neighbour moves it, relative; the largest of some draws.
-    eps
-        Of its dtype: no tolerance lies below it. In 16 bits each result is rounded once, and all that is drawn.
+    noise: How far moving every number to a neighbour moves it, relative; the largest of some draws.
+    eps: Of its dtype: no tolerance lies below it. In 16 bits each result is rounded once, and all that is drawn.
     """
     return (TIMES_NOISE if eps <= SINGLE_EPS else CALIBRATION_MARGIN_16_BIT) * max(noise, eps)
 

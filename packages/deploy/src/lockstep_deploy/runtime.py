@@ -58,16 +58,10 @@ _LEVELS = {Level.NONE: "ORT_DISABLE_ALL", Level.BASIC: "ORT_ENABLE_BASIC", Level
 class Settings:
     """How a session runs; the same settings on the same machine give the same numbers.
 
-    Parameters
-    ----------
-    level
-        What the runtime may rewrite.
-    disabled
-        Optimizers that it must leave out, by name.
-    threads
-        Of one operator; operators run one after the other.
-    entries
-        Settings that the runtime knows by name alone, such as `optimization.enable_gelu_approximation`.
+    level: What the runtime may rewrite.
+    disabled: Optimizers that it must leave out, by name.
+    threads: Of one operator; operators run one after the other.
+    entries: Settings that the runtime knows by name alone, such as `optimization.enable_gelu_approximation`.
     """
 
     level: Level = Level.ALL
@@ -102,19 +96,11 @@ class Measured:
 class Session:
     """A model that is loaded.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto` with its weights in it.
-    settings
-        How it runs.
-    name
-        What to call it in sentences.
+    model: An `onnx.ModelProto` with its weights in it.
+    settings: How it runs.
+    name: What to call it in sentences.
 
-    Raises
-    ------
-    UsageError
-        If the runtime refuses it, or does not know the name of a disabled optimizer.
+    Raises UsageError if the runtime refuses it, or does not know the name of a disabled optimizer.
     """
 
     def __init__(
@@ -135,10 +121,7 @@ class Session:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         """Return the model's outputs, by name; a sequence is a list of arrays.
 
-        Raises
-        ------
-        UsageError
-            If the runtime fails, as where an input does not fit.
+        Raises UsageError if the runtime fails, as where an input does not fit.
         """
         with as_sentence(f"{self._name}: does not run", where=self._where):
             return dict(zip(self.outputs, self._session.run(None, dict(inputs)), strict=True))
@@ -155,12 +138,8 @@ def optimized_graph(
 ) -> Any:
     """The graph that the runtime really runs, as an `onnx.ModelProto`.
 
-    Parameters
-    ----------
-    model, settings, name
-        As `Session` takes them.
-    aside
-        Where the weights of a model that is not small are left, as long as its graph is needed; None loads them.
+    model, settings, name: As `Session` takes them.
+    aside: Where the weights of a model that is not small are left, as long as its graph is needed; None loads them.
     """
     with contextlib.ExitStack() as stack:
         folder = aside or Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -188,18 +167,11 @@ def every_value(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the values of nodes, a pass over the graph for as many as fit into memory together.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto` with its weights in it; asking for a value keeps the runtime from fusing it away.
-    inputs
-        What it is given.
-    names
-        Of the values wanted, in order of the graph; each is given once.
-    settings
-        How it runs.
-    batch_bytes
-        What the values of a pass may take, in bytes, where shape inference knows their sizes.
+    model: An `onnx.ModelProto` with its weights in it; asking for a value keeps the runtime from fusing it away.
+    inputs: What it is given.
+    names: Of the values wanted, in order of the graph; each is given once.
+    settings: How it runs.
+    batch_bytes: What the values of a pass may take, in bytes, where shape inference knows their sizes.
     """
     outputs = list(model.graph.output)
     own = {one.name: one for one in outputs}
@@ -224,16 +196,10 @@ def measure(
 ) -> Measured:
     """Run a model several times, after one run that is not counted.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto` with its weights in it.
-    inputs
-        What it is given each time.
-    settings
-        How it runs.
-    runs
-        How many runs count; as many more are taken with the runtime's profiler, for the times of the nodes.
+    model: An `onnx.ModelProto` with its weights in it.
+    inputs: What it is given each time.
+    settings: How it runs.
+    runs: How many runs count; as many more are taken with the runtime's profiler, for the times of the nodes.
     """
     session = Session(model, settings)
     session.run(inputs)
@@ -249,10 +215,7 @@ def measure(
 def checked_sizes(file: ModelFile, inputs: Mapping[str, Array], most_bytes: int) -> None:
     """Refuse inputs for which a value between the nodes would be over a bound, as far as shapes can be followed.
 
-    Raises
-    ------
-    UsageError
-        If one would.
+    Raises UsageError if one would.
     """
     check_between(_with_shapes(file.proto, inputs), file.path, most_bytes)
 

@@ -24,14 +24,9 @@ def in_single_precision(model: Any, names: Collection[str], dtype: str) -> Any:
     An operator is computed in single precision and rounded once, as torch and accelerators do it. The runtime has no
     kernels for bfloat16 on CPUs; for float16 it rounds between some of the nodes that a rule wrote, and not others.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`.
-    names
-        Of values of this dtype that are rounded; those that a Cast makes are besides.
-    dtype
-        "float16" or "bfloat16".
+    model: An `onnx.ModelProto`.
+    names: Of values of this dtype that are rounded; those that a Cast makes are besides.
+    dtype: "float16" or "bfloat16".
     """
     made = type(model)()
     made.CopyFrom(model)

@@ -49,23 +49,13 @@ def write_training(
 ) -> Written:
     """Export the training step of a model.
 
-    Parameters
-    ----------
-    source
-        Its module.
-    inputs
-        A batch, by name; `target` among them, or it is drawn.
-    order
-        What is to be written.
-    folder
-        Where recordings are kept.
-    train, loss
-        The update as `Update.of` reads it, and one of `LOSSES`.
+    source: Its module.
+    inputs: A batch, by name; `target` among them, or it is drawn.
+    order: What is to be written.
+    folder: Where recordings are kept.
+    train, loss: The update as `Update.of` reads it, and one of `LOSSES`.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be exported.
+    Raises UsageError if it cannot be exported.
     """
     if source.module is None or order.dynamic:
         raise UsageError(

@@ -30,14 +30,9 @@ LOSS, NEXT, STEPS = "loss", "next.", "lockstep.steps"
 class Training:
     """A training that goes on in the runtime.
 
-    Parameters
-    ----------
-    session
-        The step.
-    state
-        What goes into the next one, by name.
-    done
-        How many steps there were.
+    session: The step.
+    state: What goes into the next one, by name.
+    done: How many steps there were.
     """
 
     session: Session
@@ -52,13 +47,7 @@ class Training:
         return float(returned[LOSS])
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint, aside first.
-
-        Raises
-        ------
-        OutputExistsError
-            If it cannot be written.
-        """
+        """Write a checkpoint, aside first. Raises OutputExistsError if it cannot be written."""
         try:
             with replacing(path) as aside, aside.open("xb") as file:
                 np.savez(file, **{STEPS: np.array(self.done)}, **self.state)  # type: ignore[arg-type]
@@ -68,13 +57,7 @@ class Training:
             ) from error
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be read, or is of another training.
-        """
+        """Go on from a checkpoint. Raises UsageError if it cannot be read, or is of another training."""
         found = read_inputs([str(path)], ())
         steps = found.pop(STEPS, None)
         forms = {name: (one.dtype, one.shape) for name, one in self.state.items()}
@@ -94,10 +77,7 @@ class Training:
 def training_of(file: ModelFile, settings: Settings) -> Training:
     """The training that a file holds the step of, at its beginning.
 
-    Raises
-    ------
-    UsageError
-        If the file is no training step.
+    Raises UsageError if the file is no training step.
     """
     if FACT not in file.facts:
         raise UsageError(
@@ -117,19 +97,11 @@ def batches_of(
 ) -> Iterator[dict[str, Array]]:
     """Batches as the file takes them out of samples, in order and from the beginning again, without end.
 
-    Parameters
-    ----------
-    arrays
-        Samples along the first axis, as many in each array; at least a batch of them.
-    file
-        The training step.
-    first
-        How many batches were taken before.
+    arrays: Samples along the first axis, as many in each array; at least a batch of them.
+    file: The training step.
+    first: How many batches were taken before.
 
-    Raises
-    ------
-    UsageError
-        If samples have other shapes than the step takes, or are too few.
+    Raises UsageError if samples have other shapes than the step takes, or are too few.
     """
     count = _count(arrays, file)
     size = _batch_size(file)

@@ -35,12 +35,8 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 class Update:
     """An optimizer and its settings, as `--train-step` says them: `sgd:lr=0.1,momentum=0.9`.
 
-    Parameters
-    ----------
-    name
-        "sgd", "adam" or "adamw".
-    settings
-        As torch's optimizer of this name takes them.
+    name: "sgd", "adam" or "adamw".
+    settings: As torch's optimizer of this name takes them.
     """
 
     name: str
@@ -48,13 +44,7 @@ class Update:
 
     @classmethod
     def of(cls, text: str) -> Update:
-        """The update of a text.
-
-        Raises
-        ------
-        UsageError
-            If it names another optimizer or setting.
-        """
+        """The update of a text. Raises UsageError if it names another optimizer or setting."""
         name, _, rest = text.partition(":")
         if name not in _DEFAULTS:
             raise UsageError(
@@ -156,16 +146,10 @@ def _double(value: float) -> torch.Tensor:
 class TrainingStep:
     """A step of training to export.
 
-    Parameters
-    ----------
-    module
-        In training mode; its dropout off.
-    loss
-        One of `LOSSES`.
-    update
-        What follows the backward.
-    batch
-        What a step is given, by name: the module's inputs, and `TARGET`.
+    module: In training mode; its dropout off.
+    loss: One of `LOSSES`.
+    update: What follows the backward.
+    batch: What a step is given, by name: the module's inputs, and `TARGET`.
     """
 
     module: nn.Module
@@ -187,10 +171,7 @@ class TrainingStep:
     def program(self) -> ExportedProgram:
         """The step as a program of `torch.export`, given `state` and `batch`; returns the loss and the state.
 
-        Raises
-        ------
-        UsageError
-            If torch cannot trace it.
+        Raises UsageError if torch cannot trace it.
         """
         state = self.first_state()
         try:
@@ -235,12 +216,8 @@ class TrainingStep:
     ) -> list[float]:
         """Losses of torch's own training: its autograd, its optimizer, a copy of the module.
 
-        Parameters
-        ----------
-        batches
-            One a step.
-        draw
-            Moves parameters to neighbours before each step, as rounding of the last one might; None lets them be.
+        batches: One a step.
+        draw: Moves parameters to neighbours before each step, as rounding of the last one might; None lets them be.
         """
         module = copy.deepcopy(self.module)
         optimizer = self.update.optimizer(module.parameters())
@@ -270,10 +247,7 @@ def plain_kernels() -> Iterator[None]:
 def first_tensor(returned: Any) -> torch.Tensor:
     """The first tensor of what a module returns: scores, of an output of transformers its logits.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    Raises UsageError if there is none.
     """
     leaves = torch.utils._pytree.tree_leaves(getattr(returned, "logits", returned))
     found = next((one for one in leaves if isinstance(one, torch.Tensor)), None)

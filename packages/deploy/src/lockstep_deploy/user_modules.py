@@ -22,10 +22,7 @@ def module_at(place: str) -> ModuleType:
 
     What it imports from beside it is its own, too. A module that was loaded from there already is not run again.
 
-    Raises
-    ------
-    ImportError
-        If there is none. What the module's own code raises is passed on.
+    Raises ImportError if there is none. What the module's own code raises is passed on.
     """
     path = Path(place).resolve() if place.endswith(".py") else None
     folder = Path.cwd().resolve() if path is None else path.parent

@@ -13,20 +13,12 @@ from lockstep.recordings import CallKind, Frame, Phase
 class CodeSite:
     """One call in the code of a training. In a graph it is made once, and runs many times.
 
-    Parameters
-    ----------
-    rank
-        The replica that it is of.
-    module, module_class
-        Path and class of the module around it.
-    op, kind, phase
-        What is called, and in which part of a step.
-    arguments
-        Plain settings as JSON values.
-    stack
-        Where it stands in the code, innermost frame first.
-    parent
-        The module call around it.
+    rank: The replica that it is of.
+    module, module_class: Path and class of the module around it.
+    op, kind, phase: What is called, and in which part of a step.
+    arguments: Plain settings as JSON values.
+    stack: Where it stands in the code, innermost frame first.
+    parent: The module call around it.
     """
 
     rank: int

@@ -61,14 +61,9 @@ class _Run:
 class FrameworkRecording:
     """Turns sites of code into calls of the ranks' sinks, while the training runs.
 
-    Parameters
-    ----------
-    directory, options
-        As `lockstep record` asks for.
-    packages
-        The framework and its version first.
-    name
-        What the framework is called.
+    directory, options: As `lockstep record` asks for.
+    packages: The framework and its version first.
+    name: What the framework is called.
     """
 
     def __init__(
@@ -338,12 +333,8 @@ def packages_of(framework: ModuleType, *others: str) -> dict[str, str]:
 def why_too_old(framework: ModuleType, oldest: tuple[int, int]) -> str:
     """Why trainings of an installed framework cannot be recorded, with what to do; "" where they can.
 
-    Parameters
-    ----------
-    framework
-        Its module, with a `__version__`.
-    oldest
-        Major and minor number of the first release that can be recorded.
+    framework: Its module, with a `__version__`.
+    oldest: Major and minor number of the first release that can be recorded.
     """
     numbers = tuple(map(int, re.findall(r"\d+", str(framework.__version__))[:2]))
     if numbers >= oldest:
@@ -360,14 +351,9 @@ def arm(
 ) -> FrameworkRecording | None:
     """The recording that `lockstep record` asks of this process, which ends with it; None where there is to be none.
 
-    Parameters
-    ----------
-    name, packages
-        As of `FrameworkRecording`.
-    why
-        Why trainings of this release cannot be recorded, or "".
-    seed
-        Fixes the framework's random numbers; Python's and NumPy's are fixed before.
+    name, packages: As of `FrameworkRecording`.
+    why: Why trainings of this release cannot be recorded, or "".
+    seed: Fixes the framework's random numbers; Python's and NumPy's are fixed before.
     """
     if (request := asked()) is None:
         return None

@@ -41,14 +41,9 @@ STEPS = "0:2"
 class Update:
     """That the golden is to be replaced.
 
-    Parameters
-    ----------
-    because
-        The reason, kept in the golden's history.
-    force
-        Also where the verdict is a fault, or nothing can be said.
-    calibrates
-        Trains a second time with every result rounded at random, for the noise that each site may have.
+    because: The reason, kept in the golden's history.
+    force: Also where the verdict is a fault, or nothing can be said.
+    calibrates: Trains a second time with every result rounded at random, for the noise that each site may have.
     """
 
     because: str
@@ -60,26 +55,15 @@ class Update:
 class Gated:
     """The result of a gate.
 
-    Parameters
-    ----------
-    golden
-        What the training was held against.
-    candidate
-        Its recording.
-    comparison
-        What comparing said; None where there was no golden to compare with.
-    variant
-        The golden that was chosen, "" for none.
-    chosen_words
-        Why that one, where it is of another machine; else "".
-    failed
-        Why the training did not end well, or "".
-    updated
-        The variant that was made or replaced, "" for none.
-    refused
-        Why it was not replaced although that was asked for, or "".
-    allow_crash
-        Whether a training that did not end well may agree.
+    golden: What the training was held against.
+    candidate: Its recording.
+    comparison: What comparing said; None where there was no golden to compare with.
+    variant: The golden that was chosen, "" for none.
+    chosen_words: Why that one, where it is of another machine; else "".
+    failed: Why the training did not end well, or "".
+    updated: The variant that was made or replaced, "" for none.
+    refused: Why it was not replaced although that was asked for, or "".
+    allow_crash: Whether a training that did not end well may agree.
     """
 
     golden: Path
@@ -127,31 +111,17 @@ def gate_training(
 ) -> Gated:
     """Train once more and hold it against the golden of the machine that is most like this one.
 
-    Parameters
-    ----------
-    golden
-        What is expected; without variants only an update makes sense.
-    training
-        What trains.
-    candidate
-        Where its recording goes; one that is there is replaced.
-    steps
-        Which steps are recorded; "" for those of the golden.
-    ends_early
-        Whether a new golden's training ends behind its last recorded step.
-    update
-        Replace the golden; None to leave it.
-    allow_crash
-        Whether a training that crashed may agree in what was recorded of it; no golden is made of one.
-    say
-        Is told what is being done.
+    golden: What is expected; without variants only an update makes sense.
+    training: What trains.
+    candidate: Where its recording goes; one that is there is replaced.
+    steps: Which steps are recorded; "" for those of the golden.
+    ends_early: Whether a new golden's training ends behind its last recorded step.
+    update: Replace the golden; None to leave it.
+    allow_crash: Whether a training that crashed may agree in what was recorded of it; no golden is made of one.
+    say: Is told what is being done.
 
-    Raises
-    ------
-    UsageError
-        If there is no golden and none is to be made, or the steps are others than the golden's.
-    RecordingError
-        If the golden is damaged.
+    Raises UsageError if there is no golden and none is to be made, or the steps are others than the golden's. Raises
+    RecordingError if the golden is damaged.
     """
     if not golden.variants and update is None:
         raise UsageError(

@@ -65,13 +65,7 @@ def _property(text: str) -> str:
 
 
 def add_summary(environment: Mapping[str, str], markdown: str) -> None:
-    """Add to the job's summary, where GitHub gave a file for it.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Add to the job's summary, where GitHub gave a file for it. Raises OSError if the file cannot be written."""
     file = environment.get("GITHUB_STEP_SUMMARY")
     if file:
         with Path(file).open("a", encoding="utf-8") as opened:

@@ -45,22 +45,13 @@ _AS_IT_IS = "# Recordings are bytes: no line end of theirs may be changed.\n* -t
 class Entry:
     """One time that a golden was made or replaced.
 
-    Parameters
-    ----------
-    because
-        The reason that was given.
-    created
-        When, ISO 8601 in UTC.
-    version
-        Of the Lockstep that made it.
-    verdict
-        What `compare` said of it beside the one that it replaces; "new" where there was none.
-    headline
-        That in a sentence.
-    forced
-        Whether it was replaced although the verdict was a fault, or nothing could be said.
-    commit
-        Of git, where the training was started in a repository; else "".
+    because: The reason that was given.
+    created: When, ISO 8601 in UTC.
+    version: Of the Lockstep that made it.
+    verdict: What `compare` said of it beside the one that it replaces; "new" where there was none.
+    headline: That in a sentence.
+    forced: Whether it was replaced although the verdict was a fault, or nothing could be said.
+    commit: Of git, where the training was started in a repository; else "".
     """
 
     because: str
@@ -94,10 +85,7 @@ class Golden:
 def open_golden(path: Path) -> Golden:
     """Read a golden, or a plain recording as one; without variants where there is nothing at `path`.
 
-    Raises
-    ------
-    RecordingError
-        If it is damaged, made by a newer version, or something else.
+    Raises RecordingError if it is damaged, made by a newer version, or something else.
     """
     if (path / MANIFEST).exists():
         return Golden(path, (Variant(path.name, open_recording(path)),), is_plain_recording=True)
@@ -151,12 +139,7 @@ def replacing_variant(golden: Golden, name: str, entry: Entry) -> Iterator[Path]
 
     Its history is that of the variant before, and the entry. Where the block raises, all stays as it was.
 
-    Raises
-    ------
-    UsageError
-        If the golden is a plain recording.
-    OutputExistsError
-        If the disk does not take it.
+    Raises UsageError if the golden is a plain recording. Raises OutputExistsError if the disk does not take it.
     """
     if golden.is_plain_recording:
         raise UsageError(

@@ -17,14 +17,9 @@ from lockstep_gate.gating import Gated
 def junit_xml(gated: Gated, text: str, *, seconds: float) -> bytes:
     """One test suite of one test: the training against its golden.
 
-    Parameters
-    ----------
-    gated
-        What was found.
-    text
-        All that is said of it, for the body of a failure.
-    seconds
-        How long it took.
+    gated: What was found.
+    text: All that is said of it, for the body of a failure.
+    seconds: How long it took.
     """
     code = gated.exit_code
     counts = {
@@ -56,13 +51,7 @@ def junit_xml(gated: Gated, text: str, *, seconds: float) -> bytes:
 
 
 def write_junit(path: Path, xml: bytes) -> None:
-    """Write it aside and move it into place.
-
-    Raises
-    ------
-    OSError
-        If the disk does not take it.
-    """
+    """Write it aside and move it into place. Raises OSError if the disk does not take it."""
     with replacing(path) as aside:
         aside.write_bytes(xml)
 

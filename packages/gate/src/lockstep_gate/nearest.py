@@ -18,18 +18,11 @@ _ODD = re.compile(r"[^A-Za-z0-9.]+")
 class Machine:
     """The machine of a training, as far as the choice of a golden needs it.
 
-    Parameters
-    ----------
-    devices
-        As the manifest has them ("cpu", or kind and model of an accelerator).
-    release
-        That of its framework, without what follows a `+`.
-    architecture
-        Of the processor.
-    ranks
-        How many processes trained together.
-    framework
-        What it trained with.
+    devices: As the manifest has them ("cpu", or kind and model of an accelerator).
+    release: That of its framework, without what follows a `+`.
+    architecture: Of the processor.
+    ranks: How many processes trained together.
+    framework: What it trained with.
     """
 
     devices: tuple[str, ...]
@@ -47,13 +40,7 @@ class Machine:
 
 
 def machine_of(recording: Recording) -> Machine:
-    """Return the machine that made a recording.
-
-    Raises
-    ------
-    CorruptError
-        If it holds no rank.
-    """
+    """Return the machine that made a recording. Raises CorruptError if it holds no rank."""
     ranks = list(recording.ranks.values())
     if not ranks:
         raise CorruptError(recording.path, "holds no rank of a training")

@@ -35,14 +35,9 @@ class Training(Protocol):
 class CommandTraining:
     """A command, as `lockstep record` takes it.
 
-    Parameters
-    ----------
-    command
-        What to run.
-    hear
-        Is given the events of running it.
-    streams
-        As `lockstep.launch.launch` takes them.
+    command: What to run.
+    hear: Is given the events of running it.
+    streams: As `lockstep.launch.launch` takes them.
     """
 
     command: Sequence[str]
@@ -79,13 +74,7 @@ class CalledTraining:
 
 
 def check_callable(train: object) -> None:
-    """Check what a test hands over.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be called.
-    """
+    """Check what a test hands over. Raises UsageError if it cannot be called."""
     if not callable(train):
         raise UsageError(
             f"lockstep_gate takes a function that trains, or a command as a list; not {train!r:.60}"

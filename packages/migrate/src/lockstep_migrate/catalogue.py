@@ -24,10 +24,7 @@ class RuleWords:
 class Catalogue:
     """All rules that hold for one target.
 
-    Parameters
-    ----------
-    target
-        The device that scripts are written for.
+    target: The device that scripts are written for.
     """
 
     def __init__(self, target: MigrationTarget) -> None:

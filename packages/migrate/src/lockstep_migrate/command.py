@@ -197,13 +197,7 @@ def migrate(context: click.Context, /, **given: Any) -> int:
 
 
 def _asked(given: Mapping[str, Any], arguments: tuple[str, ...]) -> _Request:
-    """The request that the options make.
-
-    Raises
-    ------
-    UsageError
-        If two of them exclude each other.
-    """
+    """The request that the options make. Raises UsageError if two of them exclude each other."""
     if given["diff"] and given["as_json"]:
         raise UsageError("--diff and --json both print the result; give one of them")
     if given["framework"] == Framework.TENSORFLOW.value:

@@ -20,14 +20,9 @@ class Framework(enum.Enum):
 class Distribution:
     """From one card to many.
 
-    Parameters
-    ----------
-    main
-        The script that is started, as it was given.
-    model
-        The variable that holds the model in it; several with commas between them.
-    started
-        What the script will be called once it is migrated; empty where it keeps its name.
+    main: The script that is started, as it was given.
+    model: The variable that holds the model in it; several with commas between them.
+    started: What the script will be called once it is migrated; empty where it keeps its name.
     """
 
     main: Path
@@ -39,22 +34,13 @@ class Distribution:
 class MigrationOptions:
     """The options of a migration.
 
-    Parameters
-    ----------
-    target
-        Name of the device to write scripts for, such as `npu`; `neutral` for any.
-    framework
-        What the scripts are written for.
-    user_rules
-        Rules of the user's own, which win over the built-in ones.
-    similar
-        Whether what has no equal becomes what is similar; each such place is listed as a risk.
-    distribution
-        What becomes a training on many cards; None for none.
-    advice
-        Whether equal but faster forms are listed.
-    advice_apply
-        Whether they are written, where that is possible.
+    target: Name of the device to write scripts for, such as `npu`; `neutral` for any.
+    framework: What the scripts are written for.
+    user_rules: Rules of the user's own, which win over the built-in ones.
+    similar: Whether what has no equal becomes what is similar; each such place is listed as a risk.
+    distribution: What becomes a training on many cards; None for none.
+    advice: Whether equal but faster forms are listed.
+    advice_apply: Whether they are written, where that is possible.
     """
 
     target: str = "neutral"

@@ -57,20 +57,12 @@ class Edit:
 class Mention:
     """One place that names the old device.
 
-    Parameters
-    ----------
-    rule
-        Identifier of the rule that decided, such as `names/rename`; `lockstep migrate rules` explains it.
-    outcome
-        What became of it.
-    span
-        The expression or statement to show, in characters of the file's text.
-    reason
-        Why, in words.
-    replacement
-        What to write instead, for a listed mention; empty where nobody knows one.
-    edits
-        Changes to the text; empty unless rewritten.
+    rule: Identifier of the rule that decided, such as `names/rename`; `lockstep migrate rules` explains it.
+    outcome: What became of it.
+    span: The expression or statement to show, in characters of the file's text.
+    reason: Why, in words.
+    replacement: What to write instead, for a listed mention; empty where nobody knows one.
+    edits: Changes to the text; empty unless rewritten.
     """
 
     rule: str
@@ -85,16 +77,10 @@ class Mention:
 class FilePlan:
     """The plan for one file.
 
-    Parameters
-    ----------
-    path
-        The file, relative to the root that was given (its bare name where a file was given).
-    source
-        Its text as read.
-    mentions
-        In the order of the text.
-    additions
-        Edits that belong to no single mention: imports and helpers at the head of the file.
+    path: The file, relative to the root that was given (its bare name where a file was given).
+    source: Its text as read.
+    mentions: In the order of the text.
+    additions: Edits that belong to no single mention: imports and helpers at the head of the file.
     """
 
     path: PurePosixPath
@@ -203,10 +189,7 @@ def row_of(file: FilePlan, mention: Mention, rewritten: str) -> Row:
 def merged(edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """Edits in the order of the text, each once, without those that a larger one swallows.
 
-    Raises
-    ------
-    ValueError
-        If two edits overlap and neither contains the other: a fault of a rule.
+    Raises ValueError if two edits overlap and neither contains the other: a fault of a rule.
     """
     kept: list[Edit] = []
     insertions: list[Edit] = []

@@ -58,13 +58,7 @@ Mentioned = tuple[tuple[Mention, ...], tuple[Edit, ...]]
 
 
 def target_named(name: str) -> MigrationTarget:
-    """The migration target of a name.
-
-    Raises
-    ------
-    UsageError
-        If nothing installed provides it.
-    """
+    """The migration target of a name. Raises UsageError if nothing installed provides it."""
     known = migration_targets()
     if name not in known:
         raise UsageError(f"--to {name}: no such target; there are {', '.join(known)}")

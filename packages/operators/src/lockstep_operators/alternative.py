@@ -11,14 +11,9 @@ from lockstep.rerun import Substitute
 class OnTheCpu:
     """An operator that runs on the CPU instead.
 
-    Parameters
-    ----------
-    copies
-        Tensors that go there or back in one step of one rank.
-    copied_bytes
-        Their bytes.
-    how
-        What has it do so.
+    copies: Tensors that go there or back in one step of one rank.
+    copied_bytes: Their bytes.
+    how: What has it do so.
     """
 
     copies: float

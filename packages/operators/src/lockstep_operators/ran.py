@@ -40,20 +40,12 @@ Form = tuple[TensorForm, ...]
 class RanOperator:
     """One operator, in all calls of it.
 
-    Attributes
-    ----------
-    name
-        The dispatcher's, or that of a function of torch's API where that level was recorded.
-    of_dispatcher
-        Which of the two.
-    calls
-        How many, by phase.
-    forms
-        The forms of what they took, each with how often it came and one call of it.
-    dtypes
-        Of all tensors that they took and gave.
-    seconds
-        What they take in a step of a rank, each run alone; NaN where that is not known.
+    name: The dispatcher's, or that of a function of torch's API where that level was recorded.
+    of_dispatcher: Which of the two.
+    calls: How many, by phase.
+    forms: The forms of what they took, each with how often it came and one call of it.
+    dtypes: Of all tensors that they took and gave.
+    seconds: What they take in a step of a rank, each run alone; NaN where that is not known.
     """
 
     name: str
@@ -89,24 +81,14 @@ class RanOperator:
 class Ran:
     """The operators that ran, and the source of that knowledge.
 
-    Parameters
-    ----------
-    operators
-        By name.
-    of_dispatcher
-        Whether these are the dispatcher's operators, rather than functions of the API.
-    collectives
-        What ranks say to each other, which the backend of their process group runs.
-    steps, ranks
-        How many were recorded.
-    torch, devices
-        As the recording says.
-    not_seen
-        What ran out of sight, in sentences.
-    is_whole
-        Whether no operator is known to have run that is not among these.
-    again
-        The command that records the dispatcher's operators.
+    operators: By name.
+    of_dispatcher: Whether these are the dispatcher's operators, rather than functions of the API.
+    collectives: What ranks say to each other, which the backend of their process group runs.
+    steps, ranks: How many were recorded.
+    torch, devices: As the recording says.
+    not_seen: What ran out of sight, in sentences.
+    is_whole: Whether no operator is known to have run that is not among these.
+    again: The command that records the dispatcher's operators.
     """
 
     operators: tuple[RanOperator, ...]
@@ -124,12 +106,7 @@ class Ran:
 def ran_in(recording: Recording) -> Ran:
     """The operators in a recording.
 
-    Raises
-    ------
-    UsageError
-        If it holds none, as where modules alone were recorded.
-    CorruptError
-        If it is damaged.
+    Raises UsageError if it holds none, as where modules alone were recorded. Raises CorruptError if it is damaged.
     """
     of_dispatcher = recording.manifest.options.level == "aten"
     again = record_again(recording, steps="0:2", save="stats", level="aten", word="aten").line

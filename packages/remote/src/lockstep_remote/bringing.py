@@ -26,12 +26,8 @@ Stamp = tuple[int, int]
 class Bringing:
     """Takes the answers of `follow` of one job.
 
-    Parameters
-    ----------
-    job
-        The job.
-    places
-        What stands instead of places there in lines that are printed; none to print them as they come.
+    job: The job.
+    places: What stands instead of places there in lines that are printed; none to print them as they come.
     """
 
     def __init__(self, job: Job, places: Mapping[str, str] | None = None) -> None:
@@ -62,12 +58,7 @@ class Bringing:
     def take(self, answer: Mapping[str, Any], data: bytes) -> None:
         """Take one answer: output is printed, a piece of a file is put where it belongs.
 
-        Raises
-        ------
-        RemoteError
-            If the machine sends what nobody asked for.
-        OSError
-            If it cannot be written here.
+        Raises RemoteError if the machine sends what nobody asked for. Raises OSError if it cannot be written here.
         """
         kind = answer.get("kind")
         if kind in ("output", "errors"):

@@ -28,16 +28,10 @@ _PIECE_BYTES = 1 << 20
 class SentFile:
     """One file.
 
-    Parameters
-    ----------
-    name
-        Where it belongs, relative to its folder there.
-    source
-        Where it lies here, or its content.
-    digest
-        SHA-256 of its content.
-    mode
-        Its permissions there.
+    name: Where it belongs, relative to its folder there.
+    source: Where it lies here, or its content.
+    digest: SHA-256 of its content.
+    mode: Its permissions there.
     """
 
     name: str
@@ -96,10 +90,7 @@ def tree_around(here: Path) -> Bundle:
 
     Recordings and what git ignores stay here.
 
-    Raises
-    ------
-    UsageError
-        If the folder is no repository and is too large to be sent as a whole.
+    Raises UsageError if the folder is no repository and is too large to be sent as a whole.
     """
     top = _git(here, "rev-parse", "--show-toplevel").strip()
     if top:

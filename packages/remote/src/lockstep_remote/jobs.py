@@ -19,12 +19,8 @@ from lockstep.plugin import Use
 class Output:
     """Something that a job writes.
 
-    Parameters
-    ----------
-    here, there
-        Where it goes on this machine, and where it lies on the other.
-    use
-        Whether it is a recording.
+    here, there: Where it goes on this machine, and where it lies on the other.
+    use: Whether it is a recording.
     """
 
     here: str
@@ -36,22 +32,13 @@ class Output:
 class Job:
     """A command that runs on another machine.
 
-    Parameters
-    ----------
-    key
-        What `attach` and `stop` call it.
-    machine
-        The machine's name.
-    command
-        What runs, without secrets.
-    started
-        When, as ISO 8601 in UTC.
-    folder
-        Its folder there.
-    outputs
-        What it writes.
-    logs
-        How many bytes of its output and of its errors were printed here.
+    key: What `attach` and `stop` call it.
+    machine: The machine's name.
+    command: What runs, without secrets.
+    started: When, as ISO 8601 in UTC.
+    folder: Its folder there.
+    outputs: What it writes.
+    logs: How many bytes of its output and of its errors were printed here.
     """
 
     key: str
@@ -63,13 +50,7 @@ class Job:
     logs: list[int] = field(default_factory=lambda: [0, 0])
 
     def keep(self) -> None:
-        """Write its file.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        """
+        """Write its file. Raises OSError if it cannot be written."""
         path = _file(self.key)
         make_private_directory(path.parent, exist_ok=True)
         outputs = [{**asdict(one), "use": one.use.name} for one in self.outputs]
@@ -100,10 +81,7 @@ def jobs() -> list[Job]:
 def job_of(key: str) -> Job:
     """Return the job of this key, or the only one of the machine of this name.
 
-    Raises
-    ------
-    UsageError
-        If there is none, or several.
+    Raises UsageError if there is none, or several.
     """
     known = jobs()
     found = [one for one in known if key in (one.key, one.machine)]

@@ -94,12 +94,8 @@ class _HostKeys(asyncssh.SSHClient):
 class Link:
     """A connection that is made again when it is lost.
 
-    Parameters
-    ----------
-    machine
-        Where to.
-    pauses_s
-        How long to wait before each further try, in seconds.
+    machine: Where to.
+    pauses_s: How long to wait before each further try, in seconds.
     """
 
     def __init__(self, machine: Machine, pauses_s: Sequence[float] | None = None) -> None:
@@ -112,10 +108,7 @@ class Link:
     async def ask(self, verb: str, **asked: Any) -> Answer:
         """Ask the agent one thing, however often the connection is lost; returns its answer.
 
-        Raises
-        ------
-        RemoteError
-            If it cannot do it.
+        Raises RemoteError if it cannot do it.
         """
 
         async def once() -> Answer:
@@ -132,13 +125,7 @@ class Link:
         raise _LostError
 
     async def try_again(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do some work, again if the connection is lost on the way.
-
-        Raises
-        ------
-        CutOffError
-            If it is not to be had again.
-        """
+        """Do some work, again if the connection is lost on the way. Raises CutOffError if it is not to be had again."""
         while True:
             try:
                 return await work()
@@ -158,10 +145,7 @@ class Link:
     ) -> AsyncIterator[tuple[Answer, bytes]]:
         """Ask the agent, and give each of its answers with the bytes that belong to it.
 
-        Raises
-        ------
-        RemoteError
-            If the machine or its Python cannot do it.
+        Raises RemoteError if the machine or its Python cannot do it.
         """
         try:
             connection = await self._connected()
@@ -298,10 +282,7 @@ class Link:
 def _checking_options(**given: Any) -> asyncssh.SSHClientConnectionOptions:
     """Return what a connection is made by: with host keys checked whatever `~/.ssh/config` says.
 
-    Raises
-    ------
-    UsageError
-        If it would trust any key of a machine on the way.
+    Raises UsageError if it would trust any key of a machine on the way.
     """
     options = asyncssh.SSHClientConnectionOptions(config=(), **given)
     if options.known_hosts is None:  # `UserKnownHostsFile none`

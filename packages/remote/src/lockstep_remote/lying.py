@@ -39,12 +39,8 @@ class _Side:
 def run_where_it_lies(asked: Elsewhere) -> int:
     """Run a verb where the largest of its recordings lies; returns its exit code.
 
-    Raises
-    ------
-    RemoteError
-        If a machine cannot do it, or has no such recording.
-    NotARecordingError
-        If one that lies here is none.
+    Raises RemoteError if a machine cannot do it, or has no such recording. Raises NotARecordingError if one that lies
+    here is none.
     """
     return asyncio.run(_run(asked))
 

@@ -34,20 +34,12 @@ class Address:
 class Machine:
     """A machine that trainings can run on.
 
-    Parameters
-    ----------
-    name
-        What `--on` calls it.
-    address
-        `user@host:port`, or a name of `~/.ssh/config`.
-    workdir
-        The folder there in which Lockstep keeps what it sends, and jobs.
-    python
-        The Python there that trains.
-    env_file
-        A file here of lines `NAME=VALUE`, read anew for each run; "" for none.
-    variables
-        More variables; None where the value is that of the environment here when a run starts.
+    name: What `--on` calls it.
+    address: `user@host:port`, or a name of `~/.ssh/config`.
+    workdir: The folder there in which Lockstep keeps what it sends, and jobs.
+    python: The Python there that trains.
+    env_file: A file here of lines `NAME=VALUE`, read anew for each run; "" for none.
+    variables: More variables; None where the value is that of the environment here when a run starts.
     """
 
     name: str
@@ -60,10 +52,7 @@ class Machine:
     def environment(self) -> dict[str, str]:
         """Return the variables of one run, with their values.
 
-        Raises
-        ------
-        UsageError
-            If the file cannot be read, or a variable is not set here.
+        Raises UsageError if the file cannot be read, or a variable is not set here.
         """
         found = variables_in(Path(self.env_file)) if self.env_file else {}
         for name, value in self.variables.items():
@@ -76,13 +65,7 @@ class Machine:
 
 
 def parsed_address(text: str) -> Address:
-    """Return what `user@host:port` says.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
+    """Return what `user@host:port` says. Raises UsageError if it is none."""
     found = _ADDRESS.fullmatch(text)
     if found is None or text.startswith("-"):
         raise UsageError(
@@ -95,10 +78,7 @@ def parsed_address(text: str) -> Address:
 def parsed_variable(text: str) -> tuple[str, str | None]:
     """Return name and value of `NAME=VALUE`; the value of `NAME` alone is None, and comes from here at each run.
 
-    Raises
-    ------
-    UsageError
-        If it is none, or looks like a secret: that would stand in the list of processes and in a file.
+    Raises UsageError if it is none, or looks like a secret: that would stand in the list of processes and in a file.
     """
     name, given, value = text.partition("=")
     if _VARIABLE.fullmatch(name) is None:
@@ -116,10 +96,7 @@ def parsed_variable(text: str) -> tuple[str, str | None]:
 def variables_in(path: Path) -> dict[str, str]:
     """Return the variables of a file of lines `NAME=VALUE`; `#` begins a comment, `export` and quotes are allowed.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read or a line is none; no value is ever said.
+    Raises UsageError if it cannot be read or a line is none; no value is ever said.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -147,13 +124,7 @@ def _why(error: Exception) -> str:
 
 
 def machines() -> dict[str, Machine]:
-    """Return the machines by name.
-
-    Raises
-    ------
-    UsageError
-        If their file is damaged.
-    """
+    """Return the machines by name. Raises UsageError if their file is damaged."""
     path = _file()
     try:
         entries = json.loads(path.read_bytes())
@@ -170,13 +141,7 @@ def machines() -> dict[str, Machine]:
 
 
 def machine_named(name: str) -> Machine:
-    """Return the machine of this name.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
-    """
+    """Return the machine of this name. Raises UsageError if there is none."""
     known = machines()
     if name not in known:
         there = f"there are {', '.join(known)}" if known else "there is none yet"
@@ -189,12 +154,7 @@ def machine_named(name: str) -> Machine:
 def keep(machine: Machine, *, replace: bool) -> None:
     """Keep a machine.
 
-    Raises
-    ------
-    UsageError
-        If its name cannot be one or is taken.
-    OSError
-        If the file cannot be written.
+    Raises UsageError if its name cannot be one or is taken. Raises OSError if the file cannot be written.
     """
     if _NAME.fullmatch(machine.name) is None:
         raise UsageError(f"{machine.name!r} is not a name; use letters, digits, '.', '_' and '-'")
@@ -208,13 +168,7 @@ def keep(machine: Machine, *, replace: bool) -> None:
 
 
 def forget(name: str) -> Machine:
-    """Remove a machine from the file; returns it.
-
-    Raises
-    ------
-    UsageError
-        If there is none of this name.
-    """
+    """Remove a machine from the file; returns it. Raises UsageError if there is none of this name."""
     machine = machine_named(name)
     _write({one.name: one for one in machines().values() if one.name != name})
     return machine

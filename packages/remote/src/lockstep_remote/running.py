@@ -33,12 +33,8 @@ _DETACHING = (signal.SIGTERM, signal.SIGHUP)
 class Lying:
     """Recordings that a verb reads beside what is sent with it, by their names in the folder where it runs.
 
-    Parameters
-    ----------
-    names
-        By the path as it was typed.
-    sent, links
-        Those that lie here, and those that lie on the machine: where.
+    names: By the path as it was typed.
+    sent, links: Those that lie here, and those that lie on the machine: where.
     """
 
     names: Mapping[str, str]
@@ -58,14 +54,8 @@ class Lying:
 def run_elsewhere(asked: Elsewhere, machine: Machine) -> int:
     """Run a verb on a machine to its end; returns its exit code.
 
-    Raises
-    ------
-    RemoteError
-        If the machine cannot do it.
-    UsageError
-        If what was asked for cannot be sent.
-    OutputExistsError
-        If what it writes is here already.
+    Raises RemoteError if the machine cannot do it. Raises UsageError if what was asked for cannot be sent. Raises
+    OutputExistsError if what it writes is here already.
     """
     environment = machine.environment()
     return asyncio.run(run_on(asked, machine, environment))
@@ -74,12 +64,7 @@ def run_elsewhere(asked: Elsewhere, machine: Machine) -> int:
 def attach(job: Job, machine: Machine) -> int:
     """Go on with a job: print what it prints, bring what it writes; returns its exit code.
 
-    Raises
-    ------
-    RemoteError
-        If the machine cannot do it.
-    OutputExistsError
-        If somebody else brings it already.
+    Raises RemoteError if the machine cannot do it. Raises OutputExistsError if somebody else brings it already.
     """
 
     async def go_on() -> int:
@@ -123,10 +108,7 @@ async def look_at(link: Link) -> Answer:
 def check_packages(machine: Machine, there: Answer) -> None:
     """Raise where the Python of a machine has not what Lockstep needs.
 
-    Raises
-    ------
-    RemoteError
-        If something is missing, with the command that installs it.
+    Raises RemoteError if something is missing, with the command that installs it.
     """
     if there["lacks"]:
         names = [name.replace(" ", ">=") for name in there["lacks"]]

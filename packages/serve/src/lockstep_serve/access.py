@@ -38,10 +38,7 @@ class NotAllowedError(RequestError):
 class Gate:
     """Lets in who gives the token; everybody where there is none, as then only this machine is listened to.
 
-    Parameters
-    ----------
-    digest
-        SHA-256 of what the header `authorization` has to hold.
+    digest: SHA-256 of what the header `authorization` has to hold.
     """
 
     digest: bytes = b""
@@ -49,10 +46,7 @@ class Gate:
     def check(self, headers: Iterable[tuple[Any, Any]]) -> None:
         """Look at the headers of a request, or at the metadata of a call.
 
-        Raises
-        ------
-        NotAllowedError
-            If it may not be answered.
+        Raises NotAllowedError if it may not be answered.
         """
         found = {_bytes(name).lower(): _bytes(value) for name, value in headers}
         if self.digest:
@@ -73,10 +67,8 @@ class Gate:
 def gate_for(host: str, token_file: Path | None) -> Gate:
     """Return the rule for clients at a host.
 
-    Raises
-    ------
-    UsageError
-        If others than this machine could ask without a token, or the token's file is none or can be read by others.
+    Raises UsageError if others than this machine could ask without a token, or the token's file is none or can be read
+    by others.
     """
     if token_file is None:
         if not _is_loopback(host):

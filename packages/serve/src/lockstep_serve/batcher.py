@@ -38,10 +38,7 @@ class Runner(Protocol):
     async def run(self, inputs: Arrays, *, alone: bool = False) -> Results:
         """Compute the outputs of one batch; `alone` where it is of one request, and no other waits or runs.
 
-        Raises
-        ------
-        RequestError
-            If the model fails, is too slow, or its process has died.
+        Raises RequestError if the model fails, is too slow, or its process has died.
         """
 
     async def close(self) -> None:
@@ -113,29 +110,16 @@ class RunSize:
 class Batcher:
     """The queue of one version of a model.
 
-    Parameters
-    ----------
-    runners
-        What runs it; each runs one batch at a time.
-    signature
-        Of the model; where it does not batch, each request is a run of its own.
-    most
-        How many instances one run may have, where the model does not fix that; None for as many as take `RUN_S`.
-    waiting
-        How many instances may wait.
-    timeout_s
-        How long a request may take, waiting included.
-    name
-        Of the model, as errors name it.
-    clock
-        Gives the time in seconds.
+    runners: What runs it; each runs one batch at a time.
+    signature: Of the model; where it does not batch, each request is a run of its own.
+    most: How many instances one run may have, where the model does not fix that; None for as many as take `RUN_S`.
+    waiting: How many instances may wait.
+    timeout_s: How long a request may take, waiting included.
+    name: Of the model, as errors name it.
+    clock: Gives the time in seconds.
 
-    Attributes
-    ----------
-    runs
-        How many runs there were.
-    instances
-        How many instances these had, without padding.
+    runs: How many runs there were.
+    instances: How many instances these had, without padding.
     """
 
     def __init__(
@@ -161,21 +145,11 @@ class Batcher:
     async def infer(self, inputs: Arrays, arrived_s: float | None = None) -> Results:
         """Compute the outputs of one request.
 
-        Parameters
-        ----------
-        inputs
-            By name.
-        arrived_s
-            When it came, by the clock of the event loop; now where it is not given.
+        inputs: By name.
+        arrived_s: When it came, by the clock of the event loop; now where it is not given.
 
-        Raises
-        ------
-        BusyError
-            If too many instances wait.
-        TooSlowError
-            If it was not answered in its time.
-        RequestError
-            If the model fails.
+        Raises BusyError if too many instances wait. Raises TooSlowError if it was not answered in its time. Raises
+        RequestError if the model fails.
         """
         count = next((inputs[name].shape[0] for name in self._names), 1)
         if self._queued + count > self._limit and self._queued:

@@ -30,21 +30,12 @@ class Engine(Protocol):
     """
 
     async def begin(self) -> None:
-        """Make ready.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be.
-        """
+        """Make ready. Raises UsageError if it cannot be."""
 
     async def open(self, name: str, number: int, source: Source) -> Sequence[OpenedRunner]:
         """Open a version, and give what runs it; each runs one batch at a time.
 
-        Raises
-        ------
-        UsageError
-            If it cannot be served.
+        Raises UsageError if it cannot be served.
         """
 
     async def close(self) -> None:
@@ -54,13 +45,9 @@ class Engine(Protocol):
 class EmbeddedEngine:
     """Runs versions on this machine, and opens one after the other: each takes memory and all cores.
 
-    Parameters
-    ----------
-    processes
-        How many each version has of its own; 0 for threads of this one. Of several devices, which stand by commas, each
-        has at least one.
-    timeout_s
-        How long a run may take.
+    processes: How many each version has of its own; 0 for threads of this one. Of several devices, which stand by
+        commas, each has at least one.
+    timeout_s: How long a run may take.
     """
 
     def __init__(self, processes: int = 0, timeout_s: float = 60.0) -> None:

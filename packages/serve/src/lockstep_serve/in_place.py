@@ -42,17 +42,10 @@ class Switch(Protocol):
 class InPlace:
     """Runs that may be made in place.
 
-    Parameters
-    ----------
-    make
-        Makes a run that a switch ends.
-    switch
-        That switch.
+    make: Makes a run that a switch ends.
+    switch: That switch.
 
-    Attributes
-    ----------
-    runs, stopped
-        How many there were, and how many of them were stopped.
+    runs, stopped: How many there were, and how many of them were stopped.
     """
 
     def __init__(self, make: Callable[[Arrays, Any], dict[str, Array]], switch: Switch) -> None:
@@ -79,13 +72,7 @@ class InPlace:
         self._seconds[shapes] = seconds * 2 ** self._stops[shapes]
 
     def run(self, inputs: Arrays) -> dict[str, Array] | None:
-        """Make a run; None where it was stopped.
-
-        Raises
-        ------
-        ModelFailedError
-            If the model fails.
-        """
+        """Make a run; None where it was stopped. Raises ModelFailedError if the model fails."""
         self.runs += 1
         self._switch.terminate = False
         began_s, self._began_s = time.thread_time(), time.perf_counter()

@@ -38,10 +38,7 @@ class Source:
     def open(self) -> Servable:
         """Open the model; whether it batches is proved from its graph, or the user's word.
 
-        Raises
-        ------
-        UsageError
-            If it cannot be served.
+        Raises UsageError if it cannot be served.
         """
         servable = open_servable(self.path, self.device, self.settings.get("threads", 0))
         for one in (*servable.signature.inputs, *servable.signature.outputs):
@@ -95,10 +92,7 @@ def _mixing(servable: HasGraph, without: Collection[str]) -> str:
 def settings_of(path: Path) -> dict[str, Any]:
     """Return the settings of a model's `serve.yaml`; empty if there is none.
 
-    Raises
-    ------
-    UsageError
-        If it is no such file.
+    Raises UsageError if it is no such file.
     """
     file = (path if path.is_dir() else path.parent) / SETTINGS
     if not file.is_file():

@@ -47,13 +47,7 @@ class _Running:
     region: SharedRegion
 
     async def ask(self, told: dict[str, Any]) -> dict[str, Any]:
-        """Send a message and get the next.
-
-        Raises
-        ------
-        EOFError, OSError
-            If the process ends meanwhile.
-        """
+        """Send a message and get the next. Raises EOFError, OSError if the process ends meanwhile."""
         text = json.dumps(told).encode()
         self.writer.write(LENGTH.pack(len(text)) + text)
         size = LENGTH.unpack(await self.reader.readexactly(LENGTH.size))[0]
@@ -72,12 +66,8 @@ class _Running:
 class ProcessRunner:
     """Runs a model in a process; `started` makes one.
 
-    Attributes
-    ----------
-    platform, signature
-        Of the model.
-    deaths
-        How often its process died or was killed.
+    platform, signature: Of the model.
+    deaths: How often its process died or was killed.
     """
 
     def __init__(self, source: Source, *, timeout_s: float) -> None:
@@ -88,13 +78,7 @@ class ProcessRunner:
 
     @classmethod
     async def started(cls, source: Source, *, timeout_s: float) -> ProcessRunner:
-        """Begin a process and have it open the model.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be served.
-        """
+        """Begin a process and have it open the model. Raises UsageError if it cannot be served."""
         runner = cls(source, timeout_s=timeout_s)
         try:
             told = await runner._opened()

@@ -74,28 +74,15 @@ class _Model:
 class Repository:
     """Models by name, each with its versions.
 
-    Parameters
-    ----------
-    paths
-        Files, folders of one model (`1/model.onnx`, `2/model.onnx`), or folders of such folders.
-    limits
-        How they are run.
-    engine
-        By what; without, as `limits` say, on this machine.
+    paths: Files, folders of one model (`1/model.onnx`, `2/model.onnx`), or folders of such folders.
+    limits: How they are run.
+    engine: By what; without, as `limits` say, on this machine.
 
-    Attributes
-    ----------
-    limits
-        How they are run.
-    engine
-        What runs them; whoever has it run them begins and closes it.
-    shadows
-        The references of models, by the model's name.
+    limits: How they are run.
+    engine: What runs them; whoever has it run them begins and closes it.
+    shadows: The references of models, by the model's name.
 
-    Raises
-    ------
-    UsageError
-        If a path is missing, or two models have one name.
+    Raises UsageError if a path is missing, or two models have one name.
     """
 
     def __init__(self, paths: Sequence[Path], limits: Limits, engine: Engine | None = None) -> None:
@@ -129,13 +116,8 @@ class Repository:
     async def load(self, name: str) -> None:
         """Load a model's versions, or load them anew; requests go to the old ones until the new ones are ready.
 
-        Raises
-        ------
-        NotThereError
-            If no path has such a model.
-        RequestError
-            If none of its versions can be served; what was served before goes on, as does a single version whose file
-            cannot be opened any more.
+        Raises NotThereError if no path has such a model. Raises RequestError if none of its versions can be served;
+        what was served before goes on, as does a single version whose file cannot be opened any more.
         """
         path = (await asyncio.to_thread(self._found)).get(name)
         if path is None:
@@ -160,13 +142,7 @@ class Repository:
             self._let_go({number: one for number, one in left.items() if number not in kept})
 
     async def unload(self, name: str) -> None:
-        """Serve a model no more; what was asked before is answered.
-
-        Raises
-        ------
-        NotThereError
-            If there is none.
-        """
+        """Serve a model no more; what was asked before is answered. Raises NotThereError if there is none."""
         model = self._models.get(name)
         if model is None:
             raise NotThereError(f"there is no model {name} in the repository")
@@ -195,10 +171,7 @@ class Repository:
     def get(self, name: str, version: str = "") -> Version:
         """A version that is served; the highest where none is named.
 
-        Raises
-        ------
-        NotThereError, NotReadyError
-            If there is none, or it is not loaded.
+        Raises NotThereError, NotReadyError if there is none, or it is not loaded.
         """
         model = self._models.get(name)
         if model is None:
@@ -265,13 +238,7 @@ class Repository:
 
 
 def models_at(path: Path) -> list[tuple[str, Path]]:
-    """The models of a path, each with its name.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
-    """
+    """The models of a path, each with its name. Raises UsageError if there is none."""
     if path.is_file() and path.suffix in OPENERS:
         return [(path.stem, path)]
     if not path.is_dir():

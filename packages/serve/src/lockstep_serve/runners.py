@@ -22,14 +22,9 @@ from lockstep_serve.servable import Array, Arrays, Servable
 class ThreadRunner:
     """Runs a servable on a thread of its own.
 
-    Parameters
-    ----------
-    servable
-        What runs.
-    reopen
-        Opens it once more, where a run does not end: Python ends no thread, so that one is left behind.
-    timeout_s
-        How long a run may take.
+    servable: What runs.
+    reopen: Opens it once more, where a run does not end: Python ends no thread, so that one is left behind.
+    timeout_s: How long a run may take.
     """
 
     def __init__(
@@ -169,10 +164,7 @@ def raised(error: BaseException) -> str:
 def checked(servable: Servable, inputs: Arrays, switch: Any = None) -> dict[str, Array]:
     """Return a servable's outputs, checked against its signature; `switch` goes to one that has such.
 
-    Raises
-    ------
-    ModelFailedError
-        If it raises, or does not give every output as its signature has it.
+    Raises ModelFailedError if it raises, or does not give every output as its signature has it.
     """
     try:
         results = servable.infer(*([inputs] if switch is None else [inputs, switch]))

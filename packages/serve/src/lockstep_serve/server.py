@@ -57,29 +57,16 @@ async def serve_models(
 ) -> None:
     """Serve models until the process is interrupted.
 
-    Parameters
-    ----------
-    paths
-        Where the models are.
-    limits
-        How they are run.
-    addresses
-        Where to listen.
-    bounds
-        What clients may ask.
-    gate
-        Which clients may.
-    shadowing
-        What models are held against, if anything.
-    engine
-        What runs models, which is begun and closed here; without, this machine does as the limits say.
-    listening
-        Is called once requests are answered, with the address by transport.
+    paths: Where the models are.
+    limits: How they are run.
+    addresses: Where to listen.
+    bounds: What clients may ask.
+    gate: Which clients may.
+    shadowing: What models are held against, if anything.
+    engine: What runs models, which is begun and closed here; without, this machine does as the limits say.
+    listening: Is called once requests are answered, with the address by transport.
 
-    Raises
-    ------
-    UsageError
-        If a path is no model, a port is taken, or the engine cannot begin.
+    Raises UsageError if a path is no model, a port is taken, or the engine cannot begin.
     """
     repository, metrics = Repository(paths, limits, engine), Metrics()
     told: dict[str, str] = {}

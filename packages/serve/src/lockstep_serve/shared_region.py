@@ -29,10 +29,7 @@ _ALIGNED = 64
 class SharedRegion:
     """Memory of a nameless file that two processes have open; it grows, and ends with the last of them.
 
-    Parameters
-    ----------
-    descriptor
-        Of the file; a new one without.
+    descriptor: Of the file; a new one without.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:

@@ -85,12 +85,7 @@ COMMANDS.add_command(cli, "lockstep")
 def run_line(session: Session, line: str) -> int:
     """Run one line of the prompt, and return its exit code; nothing but spaces, or a comment, is nothing to do.
 
-    Raises
-    ------
-    LockstepError, click.ClickException
-        If it cannot be done.
-    Leave
-        If it says so.
+    Raises LockstepError, click.ClickException if it cannot be done. Raises Leave if it says so.
     """
     if line.lstrip().startswith("#"):
         return ExitCode.AGREES

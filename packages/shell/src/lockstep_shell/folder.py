@@ -17,14 +17,9 @@ _DEEPEST = 3
 class Entry:
     """One recording below a folder.
 
-    Parameters
-    ----------
-    name
-        Its path from the folder.
-    recording
-        None where it cannot be read.
-    why
-        Why it cannot be read, or "".
+    name: Its path from the folder.
+    recording: None where it cannot be read.
+    why: Why it cannot be read, or "".
     """
 
     name: str

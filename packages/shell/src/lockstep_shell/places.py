@@ -30,16 +30,10 @@ _PRINTED = re.compile(
 class Place:
     """The parts of a printed site or tensor; None for missing parts.
 
-    Parameters
-    ----------
-    pattern
-        The site, for `lockstep.reading.calls_matching`.
-    phase
-        "forward" or another.
-    tensor
-        As in "output.0" or "param 0.weight".
-    rank
-        As in "rank0".
+    pattern: The site, for `lockstep.reading.calls_matching`.
+    phase: "forward" or another.
+    tensor: As in "output.0" or "param 0.weight".
+    rank: As in "rank0".
     """
 
     pattern: str

@@ -38,16 +38,10 @@ class Opened:
 class Session:
     """The state of a prompt.
 
-    Attributes
-    ----------
-    folder
-        Where `open` looks for names.
-    entries
-        The recordings below it; none where recordings were given themselves.
-    opened
-        None, one, or a reference and a candidate.
-    step, rank, side
-        What is looked at of them; None for all.
+    folder: Where `open` looks for names.
+    entries: The recordings below it; none where recordings were given themselves.
+    opened: None, one, or a reference and a candidate.
+    step, rank, side: What is looked at of them; None for all.
     """
 
     folder: Path = field(default_factory=Path)
@@ -63,12 +57,7 @@ class Session:
     def open(self, *paths: Path) -> None:
         """Open one recording, or a reference and a candidate, in place of what is open; all is chosen of them.
 
-        Raises
-        ------
-        RecordingError
-            If one cannot be read.
-        UsageError
-            If both are the same.
+        Raises RecordingError if one cannot be read. Raises UsageError if both are the same.
         """
         if len(paths) > 1:
             check_two(*paths)
@@ -80,25 +69,13 @@ class Session:
             self.__dict__.pop(known, None)
 
     def chosen(self) -> list[Opened]:
-        """Return the open recording of the chosen side.
-
-        Raises
-        ------
-        UsageError
-            If nothing is open.
-        """
+        """Return the open recording of the chosen side. Raises UsageError if nothing is open."""
         if not self.opened:
             raise UsageError("no recording is open; `open NAME [NAME]` opens what `ls` lists")
         return [one for one in self.opened if self.side in (None, one.side)]
 
     def pair(self) -> tuple[Recording, Recording]:
-        """The two that are open.
-
-        Raises
-        ------
-        UsageError
-            If there is no second one.
-        """
+        """The two that are open. Raises UsageError if there is no second one."""
         if len(self.opened) < 2:
             given = f"{self.opened[0].recording.path} " if self.opened else ""
             raise UsageError(f"it takes two recordings; `open {given}CANDIDATE` opens both")
@@ -107,10 +84,7 @@ class Session:
     def comparison(self, manner: dict[str, Any] | None = None) -> Comparison:
         """The comparison of the pair, made once for each manner of comparing; without one in that of the last.
 
-        Raises
-        ------
-        LockstepError
-            If the two cannot be compared.
+        Raises LockstepError if the two cannot be compared.
         """
         reference, candidate = self.pair()
         manner = dict(manner or self._manner or _defaults())
@@ -136,10 +110,7 @@ class Session:
     def each(self, told: Callable[[Opened], str]) -> None:
         """Print what is told of each chosen recording, under its name where there are two that are not alike.
 
-        Raises
-        ------
-        UsageError
-            If there is nothing to tell of any of them.
+        Raises UsageError if there is nothing to tell of any of them.
         """
         chosen, texts, failures = self.chosen(), [], []
         for one in chosen:
@@ -176,12 +147,7 @@ class Session:
 def session_of(reference: Path, candidate: Path | None, forms: tuple[str, ...] = ()) -> Session:
     """A session on one recording, on two, or on a folder that holds recordings.
 
-    Raises
-    ------
-    RecordingError
-        If one cannot be read, or there is none.
-    UsageError
-        If both are the same.
+    Raises RecordingError if one cannot be read, or there is none. Raises UsageError if both are the same.
     """
     session = Session(forms=forms)
     try:

@@ -50,16 +50,10 @@ def begin(recorder: Recorder) -> None:
 class Applying:
     """Sets knobs, notes where, and times steps.
 
-    Parameters
-    ----------
-    knobs
-        Names and values, as `settings.KNOBS` has them.
-    into
-        The folder in which each rank leaves what was noted; None to note nothing.
-    timed
-        The first step that is timed and the one after the last; None to time none.
-    scale
-        Scales the loss; None where nothing computes in float16.
+    knobs: Names and values, as `settings.KNOBS` has them.
+    into: The folder in which each rank leaves what was noted; None to note nothing.
+    timed: The first step that is timed and the one after the last; None to time none.
+    scale: Scales the loss; None where nothing computes in float16.
     """
 
     def __init__(

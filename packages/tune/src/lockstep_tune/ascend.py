@@ -20,10 +20,7 @@ _SHAPES, _DTYPES = ("Input Shapes",), ("Input Data Types",)
 def read_summary(file: Path) -> Profile:
     """Read a table of operators with their times on the device, a row for each call.
 
-    Raises
-    ------
-    RecordingError
-        If it cannot be read, or has none of the columns.
+    Raises RecordingError if it cannot be read, or has none of the columns.
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:

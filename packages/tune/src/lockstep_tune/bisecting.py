@@ -25,18 +25,11 @@ class Outcome(str, Enum):
 class Trial:
     """One run of the command in one state, compared with the reference.
 
-    Parameters
-    ----------
-    state
-        Which, by its name.
-    outcome
-        What `compare` says; noise is no difference.
-    words
-        Its headline, or why it cannot say.
-    short
-        The verdict and its place alone.
-    notes
-        What the run told for a finer search: the modules that it called, or what a part of inductor was applied to.
+    state: Which, by its name.
+    outcome: What `compare` says; noise is no difference.
+    words: Its headline, or why it cannot say.
+    short: The verdict and its place alone.
+    notes: What the run told for a finer search: the modules that it called, or what a part of inductor was applied to.
     """
 
     state: str
@@ -53,23 +46,12 @@ Judge = Callable[[State], Trial]
 class TrialLog:
     """Every trial, a line of JSON each; those that a search before this one made are not run again.
 
-    Parameters
-    ----------
-    file
-        Where; None to keep none.
-    subject
-        What is searched: the reference, the command. A log of anything else is refused.
-    judge
-        Runs a trial.
-    told
-        Hears of each trial.
+    file: Where; None to keep none.
+    subject: What is searched: the reference, the command. A log of anything else is refused.
+    judge: Runs a trial.
+    told: Hears of each trial.
 
-    Raises
-    ------
-    OutputExistsError
-        If the file is of another search.
-    CorruptError
-        If it is no log.
+    Raises OutputExistsError if the file is of another search. Raises CorruptError if it is no log.
     """
 
     def __init__(
@@ -122,22 +104,13 @@ def _values(trial: Trial) -> dict[str, object]:
 class Found:
     """The result of searching one ladder.
 
-    Parameters
-    ----------
-    ladder
-        Which.
-    first
-        The first state that differs; None where the last one does not, or even the first one does.
-    before
-        The last state before it that agrees.
-    between
-        States between the two that could not be told.
-    agrees_throughout
-        Whether the command agrees as it is.
-    untold
-        The state at an end that could not be told, where there is nothing to search for it.
-    at
-        Where in the ladder the first state that differs is.
+    ladder: Which.
+    first: The first state that differs; None where the last one does not, or even the first one does.
+    before: The last state before it that agrees.
+    between: States between the two that could not be told.
+    agrees_throughout: Whether the command agrees as it is.
+    untold: The state at an end that could not be told, where there is nothing to search for it.
+    at: Where in the ladder the first state that differs is.
     """
 
     ladder: Ladder

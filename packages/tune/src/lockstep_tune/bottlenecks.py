@@ -45,24 +45,14 @@ class Class(str, Enum):
 class Bottleneck:
     """One thing that slows a training.
 
-    Parameters
-    ----------
-    kind
-        Its class.
-    what
-        What was seen, in a few words.
-    place
-        `file:line`, or the name of what has no line.
-    cost_us
-        Microseconds of a step that can be gained, at most.
-    share
-        The same as a share of the step.
-    evidence
-        The numbers that it is seen by.
-    advice
-        What to change.
-    knobs
-        Knobs of `lockstep tune` that may change it without an edit, the likeliest first.
+    kind: Its class.
+    what: What was seen, in a few words.
+    place: `file:line`, or the name of what has no line.
+    cost_us: Microseconds of a step that can be gained, at most.
+    share: The same as a share of the step.
+    evidence: The numbers that it is seen by.
+    advice: What to change.
+    knobs: Knobs of `lockstep tune` that may change it without an edit, the likeliest first.
     """
 
     kind: Class

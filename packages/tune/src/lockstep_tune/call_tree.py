@@ -22,24 +22,14 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 class Node:
     """A line of the script, a block of it or a function that it calls, with all that is below.
 
-    Parameters
-    ----------
-    place
-        `file:line`; of a block its first line, of a function the line that calls it.
-    kind
-        "line", `LOOP`, "with", or the name of a function.
-    us, python_us
-        Microseconds of each timed step, as `Piece` has them.
-    own_us, own_python_us
-        The same without what lies below.
-    evaluates_us
-        Of these, those of forwards without gradients.
-    trains
-        Whether something of it trains.
-    calls
-        What the line itself calls, with the microseconds of Python of it.
-    below
-        What it calls, or the lines of a block.
+    place: `file:line`; of a block its first line, of a function the line that calls it.
+    kind: "line", `LOOP`, "with", or the name of a function.
+    us, python_us: Microseconds of each timed step, as `Piece` has them.
+    own_us, own_python_us: The same without what lies below.
+    evaluates_us: Of these, those of forwards without gradients.
+    trains: Whether something of it trains.
+    calls: What the line itself calls, with the microseconds of Python of it.
+    below: What it calls, or the lines of a block.
     """
 
     place: str

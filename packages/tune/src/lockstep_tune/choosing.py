@@ -14,12 +14,8 @@ PRECISION = ("float32_matmul", "autocast", "weights")
 def worth_trying(told: TimedRun, *, accepts_precision: bool) -> dict[str, list[Value]]:
     """Return values by knob that differ from what the training has, in the order in which they are tried.
 
-    Parameters
-    ----------
-    told
-        What the training told as it is.
-    accepts_precision
-        Whether another precision throughout may be kept.
+    told: What the training told as it is.
+    accepts_precision: Whether another precision throughout may be kept.
     """
     found = {
         name: _VALUES[name](told)

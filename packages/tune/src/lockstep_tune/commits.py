@@ -18,32 +18,20 @@ from lockstep_tune.switches import Ladder, State
 class Repository:
     """The git repository that a command runs in.
 
-    Parameters
-    ----------
-    root
-        Its topmost folder.
+    root: Its topmost folder.
     """
 
     root: Path
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """The one that a folder is in.
-
-        Raises
-        ------
-        UsageError
-            If it is in none, or git is not there.
-        """
+        """The one that a folder is in. Raises UsageError if it is in none, or git is not there."""
         return cls(Path(_git(folder, "rev-parse", "--show-toplevel")))
 
     def ladder(self, text: str) -> Ladder:
         """`good..bad` as a ladder of commits, oldest first.
 
-        Raises
-        ------
-        UsageError
-            If they are no such commits, or the second does not follow from the first.
+        Raises UsageError if they are no such commits, or the second does not follow from the first.
         """
         good, dots, bad = text.partition("..")
         if not (good and dots and bad):
@@ -64,10 +52,7 @@ class Repository:
     def copy(self, commit: str, into: Path) -> None:
         """Write the files of a commit into a folder, and link what the repository does not hold (data, outputs).
 
-        Raises
-        ------
-        UsageError
-            If git cannot.
+        Raises UsageError if git cannot.
         """
         archive = into.with_suffix(".tar")
         _git(self.root, "archive", "--format=tar", f"--output={archive}", commit)

@@ -29,14 +29,9 @@ Key = tuple[str, ...]
 class _Format:
     """How files of an ending are read and written.
 
-    Parameters
-    ----------
-    read
-        Returns nested dictionaries; whatever stands at a key is kept as the format has it.
-    write
-        The text of such dictionaries.
-    shown
-        The words for a value, equal for equal values.
+    read: Returns nested dictionaries; whatever stands at a key is kept as the format has it.
+    write: The text of such dictionaries.
+    shown: The words for a value, equal for equal values.
     """
 
     read: Callable[[str], Any]
@@ -47,10 +42,7 @@ class _Format:
 def two_files(text: str) -> tuple[Path, Path]:
     """`GOOD..BAD` as two files; the dots between them may also stand in the paths.
 
-    Raises
-    ------
-    UsageError
-        If there are no two such files.
+    Raises UsageError if there are no two such files.
     """
     places = (at for at in range(len(text)) if text.startswith("..", at))
     pairs = [(Path(text[:at]), Path(text[at + 2 :])) for at in places]
@@ -70,10 +62,7 @@ def is_configuration(path: Path) -> bool:
 def keys(good: Path, bad: Path, command: Sequence[str], folder: Path) -> Differences:
     """Return the keys in which two files differ; `folder` gets the files of the states between them.
 
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, nothing differs, or the command names neither file.
+    Raises UsageError if a file cannot be read, nothing differs, or the command names neither file.
     """
     form = _format_of(bad)
     before, after = _read(good), _read(bad)

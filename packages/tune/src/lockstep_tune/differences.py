@@ -16,12 +16,8 @@ Levels = tuple[int, ...]
 class Difference:
     """One thing that differs.
 
-    Parameters
-    ----------
-    name
-        As it is printed.
-    values
-        The words for each of its values; the one that agrees comes first.
+    name: As it is printed.
+    values: The words for each of its values; the one that agrees comes first.
     """
 
     name: str
@@ -32,16 +28,10 @@ class Difference:
 class Differences:
     """All that differs, and the state in which each thing has one of its values.
 
-    Parameters
-    ----------
-    kind
-        What they are, one of them as a noun.
-    each
-        In the order in which they are searched.
-    state_at
-        Returns the state for some levels.
-    are_listed
-        Whether you listed the values, in an order that may not hold, so that each is worth a trial.
+    kind: What they are, one of them as a noun.
+    each: In the order in which they are searched.
+    state_at: Returns the state for some levels.
+    are_listed: Whether you listed the values, in an order that may not hold, so that each is worth a trial.
     """
 
     kind: str
@@ -110,10 +100,7 @@ class Differences:
 def variables(texts: Sequence[str]) -> Differences:
     """`NAME=A,B`, each the values of a variable of the environment.
 
-    Raises
-    ------
-    UsageError
-        If one has no name or no value, none has several values, or a name stands twice.
+    Raises UsageError if one has no name or no value, none has several values, or a name stands twice.
     """
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:

@@ -31,16 +31,10 @@ CONFIDENCE = 0.95
 class ModuleDifference:
     """How long a module, with all below it, takes in two profiles.
 
-    Parameters
-    ----------
-    path, phase
-        Which, and in which part of the step.
-    left_us, right_us
-        Medians of its steps.
-    low_us, high_us
-        The interval of the difference, right minus left; NaN where there are too few steps for one.
-    operators
-        Names of the operators on either side, the slowest first.
+    path, phase: Which, and in which part of the step.
+    left_us, right_us: Medians of its steps.
+    low_us, high_us: The interval of the difference, right minus left; NaN where there are too few steps for one.
+    operators: Names of the operators on either side, the slowest first.
     """
 
     path: str
@@ -67,10 +61,7 @@ def differences(left: Sequence[Profile], right: Sequence[Profile]) -> list[Modul
 
     Operators may be called differently on the two sides, as on two devices: modules are what is paired.
 
-    Parameters
-    ----------
-    left, right
-        One profile or several of each: the steps of all of them are its repeats.
+    left, right: One profile or several of each: the steps of all of them are its repeats.
     """
     sides = [_steps(profiles) for profiles in (left, right)]
     found = []

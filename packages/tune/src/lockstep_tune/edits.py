@@ -16,12 +16,8 @@ from lockstep_tune.tuned_run import Use
 def edits(settings: Settings, uses: Sequence[Use]) -> tuple[str, list[str]]:
     """Return a unified diff of the scripts, and sentences for what no call takes.
 
-    Parameters
-    ----------
-    settings
-        What is to be had for good.
-    uses
-        Where the training makes loaders, optimizers and so on.
+    settings: What is to be had for good.
+    uses: Where the training makes loaders, optimizers and so on.
     """
     by_file: dict[str, list[tuple[int, str, dict[str, str]]]] = defaultdict(list)
     sentences = []

@@ -13,26 +13,14 @@ from lockstep.errors import CorruptError, OutputExistsError
 class Journal:
     """Lines of JSON in a file; the first one says what is searched.
 
-    Parameters
-    ----------
-    file
-        Where; None to keep none.
-    subject
-        What is searched: the verb's own words for it. A log of anything else is refused.
-    verb
-        Whose log it is, for messages.
+    file: Where; None to keep none.
+    subject: What is searched: the verb's own words for it. A log of anything else is refused.
+    verb: Whose log it is, for messages.
 
-    Attributes
-    ----------
-    entries
-        What a search before this one left.
+    entries: What a search before this one left.
 
-    Raises
-    ------
-    OutputExistsError
-        If the file is of another search, or cannot be written.
-    CorruptError
-        If it is no log.
+    Raises OutputExistsError if the file is of another search, or cannot be written. Raises CorruptError if it is no
+    log.
     """
 
     def __init__(self, file: Path | None, subject: Sequence[str], verb: str) -> None:

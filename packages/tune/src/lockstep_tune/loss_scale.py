@@ -35,12 +35,8 @@ class LossScale:
     left out. A dynamic scale is then halved, and doubled after 2 000 good updates in a row: the defaults of
     `torch.amp.GradScaler`. Both are kept in the optimizer's `state_dict`.
 
-    Parameters
-    ----------
-    wanted
-        "dynamic", or a static scale, a power of two: dividing by it rounds nothing.
-    recorder
-        Is told of the scale, and of updates that are left out, as of those of a script's own scaler.
+    wanted: "dynamic", or a static scale, a power of two: dividing by it rounds nothing.
+    recorder: Is told of the scale, and of updates that are left out, as of those of a script's own scaler.
     """
 
     KEY = "lockstep_loss_scale"

@@ -25,10 +25,7 @@ _Fast = torch._C._profiler._RecordFunctionFast
 class Marks:
     """Marks the calls of one step until it is closed.
 
-    Parameters
-    ----------
-    stacks
-        Numbers the stacks of calls.
+    stacks: Numbers the stacks of calls.
     """
 
     def __init__(self, stacks: Stacks) -> None:

@@ -15,16 +15,10 @@ _NAMES = {Phase.OPTIMIZER: "(optimizer)", Phase.DATA: "(data)"}
 class ModuleTime:
     """The time of a module in a step, with all modules below it.
 
-    Parameters
-    ----------
-    path
-        Its path; `(optimizer)`, `(data)` and `(script)` for what is in no module.
-    phases_us
-        Microseconds by phase: on the device where it runs there, else on the host with the Python before it.
-    allocated_bytes, flops
-        Of a step.
-    calls
-        Operators that Python calls.
+    path: Its path; `(optimizer)`, `(data)` and `(script)` for what is in no module.
+    phases_us: Microseconds by phase: on the device where it runs there, else on the host with the Python before it.
+    allocated_bytes, flops: Of a step.
+    calls: Operators that Python calls.
     """
 
     path: str

@@ -15,14 +15,9 @@ CONFIDENCE = 0.95
 class Speedup:
     """How many times faster, dimensionless, with the interval in which that lies.
 
-    Parameters
-    ----------
-    ratio
-        The geometric mean of the pairs' ratios.
-    low, high
-        The ends of the interval; infinitely far apart with a single pair.
-    pairs
-        How many there are.
+    ratio: The geometric mean of the pairs' ratios.
+    low, high: The ends of the interval; infinitely far apart with a single pair.
+    pairs: How many there are.
     """
 
     ratio: float

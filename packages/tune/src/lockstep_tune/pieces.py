@@ -26,14 +26,9 @@ def pieces_of(
 ) -> tuple[Piece, ...]:
     """Return the pieces of the timed steps; none where the trace knows no stacks.
 
-    Parameters
-    ----------
-    steps, timed
-        All steps, and those whose times count.
-    outermost
-        Operators that Python calls on the thread that trains, in order of time.
-    beside
-        What was noted beside the trace: stacks and samples of the interpreter.
+    steps, timed: All steps, and those whose times count.
+    outermost: Operators that Python calls on the thread that trains, in order of time.
+    beside: What was noted beside the trace: stacks and samples of the interpreter.
     """
     stacks = beside.get("stacks")
     if not stacks or not timed:

@@ -24,44 +24,24 @@ class Phase(str, Enum):
 class Operator:
     """One operator at one place, with the same shapes: means of all timed steps.
 
-    Parameters
-    ----------
-    name
-        As torch calls it: `aten::addmm`, or the name of a range.
-    module
-        The path of the module that calls it, "" for none.
-    phase
-        Of the step.
-    source
-        `file:line` of the script, "" where that is not known.
-    calls
-        Per step.
-    self_host_us, host_us
-        Microseconds of a step on the host, without and with what it calls.
-    python_us
-        Microseconds of Python before it, where it is called by Python: since the operator before it ended.
-    self_device_us, device_us
-        Microseconds on the device, without and with what it calls.
-    shapes, dtypes
-        Of its inputs, as the trace writes them.
-    flops
-        Of all its calls in a step, as torch estimates them; 0 where it estimates none.
-    allocated_bytes
-        What it allocates in a step, without what it calls.
-    strided
-        Whether an input is not contiguous.
-    outermost
-        Whether no other operator calls it.
-    parent
-        The operator that calls it, "" for none.
-    cast
-        From which dtype to which it copies, "" where it changes none.
-    order
-        Which one it is in order of time, by its first call.
-    steps_us
-        What it adds to each timed step: microseconds of the device, or of the host with the Python before it.
-    least_python_us
-        As `python_us`, in the step in which that was least: other processes can take time from the others.
+    name: As torch calls it: `aten::addmm`, or the name of a range.
+    module: The path of the module that calls it, "" for none.
+    phase: Of the step.
+    source: `file:line` of the script, "" where that is not known.
+    calls: Per step.
+    self_host_us, host_us: Microseconds of a step on the host, without and with what it calls.
+    python_us: Microseconds of Python before it, where it is called by Python: since the operator before it ended.
+    self_device_us, device_us: Microseconds on the device, without and with what it calls.
+    shapes, dtypes: Of its inputs, as the trace writes them.
+    flops: Of all its calls in a step, as torch estimates them; 0 where it estimates none.
+    allocated_bytes: What it allocates in a step, without what it calls.
+    strided: Whether an input is not contiguous.
+    outermost: Whether no other operator calls it.
+    parent: The operator that calls it, "" for none.
+    cast: From which dtype to which it copies, "" where it changes none.
+    order: Which one it is in order of time, by its first call.
+    steps_us: What it adds to each timed step: microseconds of the device, or of the host with the Python before it.
+    least_python_us: As `python_us`, in the step in which that was least: other processes can take time from the others.
     """
 
     name: str
@@ -112,21 +92,13 @@ class Compile:
 class Piece:
     """A part of the timed steps that one stack of the script took.
 
-    Parameters
-    ----------
-    lines
-        File, line and function of each call of the script, the innermost last; none where they are not known.
-    calls
-        What the innermost line calls there, as the script writes it; "" where that is not known.
-    us
-        Microseconds of each timed step.
-    python_us
-        Of these, what Python took between two operators, beyond what lies between two usually; without what a call that
-        trains takes itself, such as `loss.backward`, or one of `torch.distributed`.
-    trains
-        Whether it is of a forward with gradients, of a backward or of an update.
-    evaluates
-        Whether it is of a forward without gradients of a model that is trained.
+    lines: File, line and function of each call of the script, the innermost last; none where they are not known.
+    calls: What the innermost line calls there, as the script writes it; "" where that is not known.
+    us: Microseconds of each timed step.
+    python_us: Of these, what Python took between two operators, beyond what lies between two usually; without what a
+        call that trains takes itself, such as `loss.backward`, or one of `torch.distributed`.
+    trains: Whether it is of a forward with gradients, of a backward or of an update.
+    evaluates: Whether it is of a forward without gradients of a model that is trained.
     """
 
     lines: tuple[tuple[str, int, str], ...]
@@ -156,36 +128,21 @@ class Recomputation:
 class Profile:
     """The profile of one rank.
 
-    Parameters
-    ----------
-    name
-        The file or folder that it is from.
-    operators
-        Every operator.
-    steps_us
-        How long each timed step took; empty where the trace marks no steps.
-    plain_step_us
-        The median of steps that were not profiled; None where there were none.
-    device
-        Where it ran, "cpu" say.
-    threads, cores
-        Those that torch computes with, and those that the process may use; 0 where not known.
-    compiles
-        What was compiled.
-    missing
-        What the trace does not hold, a sentence each.
-    steps_seen
-        How many steps of the training had begun when the compilations were counted.
-    peak_flops
-        FLOP/s that this machine reached in a large float32 product; None where that was not measured.
-    pieces
-        The time of the thread that trains by the script's lines; none where the trace knows no stacks.
-    recomputations
-        What activation checkpointing computes again.
-    waiting
-        The share of the timed steps in which a thread of the training was ready and had no core; None where not known.
-    threads_set
-        Where the script sets the number of threads, as `file:line`; "" where it does not.
+    name: The file or folder that it is from.
+    operators: Every operator.
+    steps_us: How long each timed step took; empty where the trace marks no steps.
+    plain_step_us: The median of steps that were not profiled; None where there were none.
+    device: Where it ran, "cpu" say.
+    threads, cores: Those that torch computes with, and those that the process may use; 0 where not known.
+    compiles: What was compiled.
+    missing: What the trace does not hold, a sentence each.
+    steps_seen: How many steps of the training had begun when the compilations were counted.
+    peak_flops: FLOP/s that this machine reached in a large float32 product; None where that was not measured.
+    pieces: The time of the thread that trains by the script's lines; none where the trace knows no stacks.
+    recomputations: What activation checkpointing computes again.
+    waiting: The share of the timed steps in which a thread of the training was ready and had no core; None where not
+        known.
+    threads_set: Where the script sets the number of threads, as `file:line`; "" where it does not.
     """
 
     name: str

@@ -152,10 +152,7 @@ def _diff(traces: tuple[Path, ...], place: Path | None, shown: _Shown) -> int:
 def _make(folder: Path, *, force: bool) -> None:
     """Make the folder, or take one that is empty.
 
-    Raises
-    ------
-    OutputExistsError
-        If something is in it, or it cannot be made.
+    Raises OutputExistsError if something is in it, or it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -33,13 +33,7 @@ class Profiled:
 
 
 def steps_of(text: str) -> tuple[int, int]:
-    """The first step, and the one after the last.
-
-    Raises
-    ------
-    UsageError
-        If these are not steps in a row.
-    """
+    """The first step, and the one after the last. Raises UsageError if these are not steps in a row."""
     ranges = StepSelection.parse(text).ranges
     first, end, every = ranges[0]
     if len(ranges) > 1 or end is None or every != 1:
@@ -52,21 +46,12 @@ def profile_command(
 ) -> Profiled:
     """Run a command and profile its training.
 
-    Parameters
-    ----------
-    into
-        Where each rank leaves its trace.
-    steps
-        Which steps, as in `3:8`.
-    max_steps
-        After how many the training ends; None for as many as it has.
-    streams
-        As `lockstep.launch.launch` takes them.
+    into: Where each rank leaves its trace.
+    steps: Which steps, as in `3:8`.
+    max_steps: After how many the training ends; None for as many as it has.
+    streams: As `lockstep.launch.launch` takes them.
 
-    Raises
-    ------
-    UsageError
-        If the command cannot be started, or nothing was profiled.
+    Raises UsageError if the command cannot be started, or nothing was profiled.
     """
     first, end = steps_of(steps)
     if shutil.which(command[0]) is None:

@@ -42,12 +42,8 @@ _AFTER = 3
 class Profiling:
     """Starts and stops the profiler as steps begin.
 
-    Parameters
-    ----------
-    into
-        The folder in which each rank leaves its own, `rank0`.
-    first, end
-        The first step that is timed, and the one after the last.
+    into: The folder in which each rank leaves its own, `rank0`.
+    first, end: The first step that is timed, and the one after the last.
     """
 
     def __init__(self, into: Path, first: int, end: int) -> None:

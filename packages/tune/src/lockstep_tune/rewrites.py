@@ -19,14 +19,9 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
 class Rewrite:
     """One hunk of a diff: lines of a file and what stands there instead.
 
-    Parameters
-    ----------
-    file
-        From the current folder.
-    line
-        Of the first line in `before`, counted from 1.
-    before, after
-        The lines, with their ends.
+    file: From the current folder.
+    line: Of the first line in `before`, counted from 1.
+    before, after: The lines, with their ends.
     """
 
     file: str
@@ -45,15 +40,9 @@ class Rewrite:
 def read_rewrites(diff: Path, folder: Path) -> tuple[Rewrite, ...]:
     """Read the hunks of a unified diff, each a rewrite of its own.
 
-    Parameters
-    ----------
-    folder
-        What paths in it start from; `a/` and `b/` before them, as git has them, are left out.
+    folder: What paths in it start from; `a/` and `b/` before them, as git has them, are left out.
 
-    Raises
-    ------
-    RecordingError
-        If it cannot be read, is no unified diff, or does not fit the files.
+    Raises RecordingError if it cannot be read, is no unified diff, or does not fit the files.
     """
     try:
         lines = diff.read_text(encoding="utf-8").splitlines(keepends=True)

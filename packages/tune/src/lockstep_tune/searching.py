@@ -33,18 +33,11 @@ from lockstep_tune.switches import (
 class Answer:
     """What was searched, the coarsest first, and what the search found.
 
-    Parameters
-    ----------
-    searched
-        One search after the other.
-    smallest
-        The switches or differences that must be off, or as in the reference, together for the numbers to agree.
-    alone
-        The trial with nothing but those off.
-    together
-        Other differences without which the found one changes nothing.
-    kind
-        What `smallest` names, "switch" for switches of torch.
+    searched: One search after the other.
+    smallest: The switches or differences that must be off, or as in the reference, together for the numbers to agree.
+    alone: The trial with nothing but those off.
+    together: Other differences without which the found one changes nothing.
+    kind: What `smallest` names, "switch" for switches of torch.
     """
 
     searched: tuple[Found, ...]

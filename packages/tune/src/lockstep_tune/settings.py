@@ -26,18 +26,11 @@ INSIDE = "lockstep_tune.applying"
 class Knob:
     """One thing that can be set without an edit of the script.
 
-    Parameters
-    ----------
-    what
-        What it sets, in a few words.
-    values
-        Which values it takes, in words.
-    takes
-        Whether it takes a value.
-    place
-        What a training needs to have for it, "" for nothing.
-    used_as
-        The `Use.knob` of that place.
+    what: What it sets, in a few words.
+    values: Which values it takes, in words.
+    takes: Whether it takes a value.
+    place: What a training needs to have for it, "" for nothing.
+    used_as: The `Use.knob` of that place.
     """
 
     what: str
@@ -97,18 +90,11 @@ KNOBS: Mapping[str, Knob] = {
 class OwnKnob:
     """A knob of the user's.
 
-    Parameters
-    ----------
-    name
-        As it is printed.
-    environment
-        Variables that are set for the command.
-    python
-        A file that each process runs as soon as torch is loaded, "" for none; an absolute path.
-    arguments
-        Words that are put behind the command.
-    edit
-        What a person changes in the script to have it for good.
+    name: As it is printed.
+    environment: Variables that are set for the command.
+    python: A file that each process runs as soon as torch is loaded, "" for none; an absolute path.
+    arguments: Words that are put behind the command.
+    edit: What a person changes in the script to have it for good.
     """
 
     name: str
@@ -122,14 +108,9 @@ class OwnKnob:
 class Settings:
     """Knobs that are set together.
 
-    Parameters
-    ----------
-    knobs
-        Those of `KNOBS`, with a value each.
-    own
-        The user's.
-    rewrites
-        Changes of the script; a file of settings has none of them.
+    knobs: Those of `KNOBS`, with a value each.
+    own: The user's.
+    rewrites: Changes of the script; a file of settings has none of them.
     """
 
     knobs: Mapping[str, Value] = field(default_factory=dict)
@@ -174,12 +155,8 @@ def shown(value: Value) -> str:
 def read_settings(file: Path) -> Settings:
     """Read what `lockstep tune` has written.
 
-    Raises
-    ------
-    RecordingError
-        If it cannot be read.
-    UsageError
-        If it names an unknown knob, or a value that one does not take.
+    Raises RecordingError if it cannot be read. Raises UsageError if it names an unknown knob, or a value that one does
+    not take.
     """
     values = _values_of(file)
     knobs = {name: _checked(file, name, value) for name, value in _knobs_of(file, values).items()}
@@ -189,10 +166,7 @@ def read_settings(file: Path) -> Settings:
 def read_choices(file: Path) -> tuple[dict[str, list[Value]], tuple[OwnKnob, ...]]:
     """Read what is to be tried: by knob the values, and the user's own knobs.
 
-    Raises
-    ------
-    RecordingError, UsageError
-        As of `read_settings`.
+    Raises RecordingError, UsageError as of `read_settings`.
     """
     values = _values_of(file)
     wanted: dict[str, list[Value]] = {}

@@ -62,12 +62,8 @@ class Sampler:
 
     A sample needs the interpreter for some microseconds; a call that holds it is seen as soon as it lets go.
 
-    Parameters
-    ----------
-    stacks
-        Numbers them.
-    step_s
-        About how long a step takes.
+    stacks: Numbers them.
+    step_s: About how long a step takes.
     """
 
     def __init__(self, stacks: Stacks, step_s: float) -> None:

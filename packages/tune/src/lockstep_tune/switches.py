@@ -19,24 +19,14 @@ INSIDE = "lockstep_tune.switching"
 class State:
     """One state of a switch.
 
-    Parameters
-    ----------
-    name
-        As it is printed.
-    environment
-        Variables that are set for the command.
-    without
-        What is switched off in the process: names of `SWITCHES`, and `fusion`.
-    float32
-        Modules that run in float32 although autocast is on.
-    python
-        The interpreter that takes the place of the command's first word, "" for none.
-    commit
-        The commit of which the files are run, "" for those that are there.
-    settings
-        Knobs that are set.
-    command
-        The words that take the command's place, none for the command as it is.
+    name: As it is printed.
+    environment: Variables that are set for the command.
+    without: What is switched off in the process: names of `SWITCHES`, and `fusion`.
+    float32: Modules that run in float32 although autocast is on.
+    python: The interpreter that takes the place of the command's first word, "" for none.
+    commit: The commit of which the files are run, "" for those that are there.
+    settings: Knobs that are set.
+    command: The words that take the command's place, none for the command as it is.
     """
 
     name: str
@@ -53,14 +43,9 @@ class State:
 class Ladder:
     """States in a row: if one of them makes the numbers differ, those after it do too.
 
-    Parameters
-    ----------
-    name
-        What is switched.
-    states
-        The first one is expected to agree, the last one is the one that is expected to differ.
-    adds
-        By the name of a state, what it adds to the one before.
+    name: What is switched.
+    states: The first one is expected to agree, the last one is the one that is expected to differ.
+    adds: By the name of a state, what it adds to the one before.
     """
 
     name: str
@@ -149,13 +134,7 @@ def float32_ladder(modules: Sequence[str]) -> Ladder:
 
 
 def python_ladder(interpreters: Sequence[str]) -> Ladder:
-    """Interpreters, with the packages that each has, as a ladder.
-
-    Raises
-    ------
-    UsageError
-        If there is only one.
-    """
+    """Interpreters, with the packages that each has, as a ladder. Raises UsageError if there is only one."""
     if len(interpreters) < 2:
         raise UsageError("give --python twice: first the interpreter that agrees, then the other")
     return Ladder("interpreter", tuple(State(one, python=one) for one in interpreters))

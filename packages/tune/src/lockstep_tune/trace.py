@@ -38,10 +38,7 @@ def read_profile(path: Path) -> Profile:
     """Read one rank's profile: a folder of `lockstep profile -o` (rank 0 of several), a trace of torch.profiler, a CSV;
     or the URL of one in object storage.
 
-    Raises
-    ------
-    RecordingError
-        If there is no such file, or it is cut or no trace.
+    Raises RecordingError if there is no such file, or it is cut or no trace.
     """
     with fetched(path, lambda name: name in _FETCHED) as here:
         found = _read(here)
@@ -62,10 +59,7 @@ def _read(path: Path) -> Profile:
 def trace_events(file: Path) -> list[dict[str, Any]]:
     """The events of a trace in Chrome's format, gzipped or not.
 
-    Raises
-    ------
-    RecordingError
-        If it cannot be read, is cut or no trace.
+    Raises RecordingError if it cannot be read, is cut or no trace.
     """
     try:
         content = file.read_bytes()

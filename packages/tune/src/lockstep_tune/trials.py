@@ -40,20 +40,12 @@ INTERRUPTED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
 class Trials:
     """Runs the command in a state, records it as the reference was, and compares the two.
 
-    Parameters
-    ----------
-    reference
-        What it is compared with.
-    command
-        What is run.
-    place
-        Where recordings go.
-    streams
-        As `lockstep.launch.launch` takes them.
-    repository
-        Where commits are from, None where none is searched.
-    keeps
-        Whether recordings stay.
+    reference: What it is compared with.
+    command: What is run.
+    place: Where recordings go.
+    streams: As `lockstep.launch.launch` takes them.
+    repository: Where commits are from, None where none is searched.
+    keeps: Whether recordings stay.
     """
 
     def __init__(

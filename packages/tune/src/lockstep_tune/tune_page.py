@@ -14,12 +14,8 @@ from lockstep_tune.tune_screen import Answer, headline, left_words, speed_words
 def tune_page(answer: Answer, command: str, apply: str) -> Page:
     """Compose the page.
 
-    Parameters
-    ----------
-    command
-        What was tuned.
-    apply
-        The command that applies the settings.
+    command: What was tuned.
+    apply: The command that applies the settings.
     """
     tuned = answer.tuned
     is_faster = tuned.speed is not None and tuned.speed.low > 1.0

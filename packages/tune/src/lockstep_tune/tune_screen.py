@@ -26,18 +26,11 @@ from lockstep_tune.tuning import TIME_UP, TOGETHER, Tried, Tuned, Verdict
 class Answer:
     """The result of tuning, with its context.
 
-    Parameters
-    ----------
-    tuned
-        The settings and each try.
-    told
-        What the training told as it is.
-    diff, sentences
-        What a person changes in the script.
-    left
-        Knobs that are not tried, with the reason; none where the user has chosen what is.
-    noise
-        How far two runs as it is are apart in the time of a step, as a share; None where the time did not allow it.
+    tuned: The settings and each try.
+    told: What the training told as it is.
+    diff, sentences: What a person changes in the script.
+    left: Knobs that are not tried, with the reason; none where the user has chosen what is.
+    noise: How far two runs as it is are apart in the time of a step, as a share; None where the time did not allow it.
     """
 
     tuned: Tuned

@@ -25,16 +25,10 @@ from lockstep_tune.trials import INTERRUPTED
 class Use:
     """A place of the script at which a knob can be set.
 
-    Parameters
-    ----------
-    name
-        What is called there, such as `DataLoader`.
-    knob
-        Which of `settings.KNOBS` belongs to it; "model" for the model itself.
-    place
-        `file:line`.
-    given
-        What the script gives for it now.
+    name: What is called there, such as `DataLoader`.
+    knob: Which of `settings.KNOBS` belongs to it; "model" for the model itself.
+    place: `file:line`.
+    given: What the script gives for it now.
     """
 
     name: str
@@ -47,18 +41,11 @@ class Use:
 class TimedRun:
     """The timed steps of a training.
 
-    Parameters
-    ----------
-    step_s
-        Seconds of a step, the mean over those that were timed, on the slowest rank.
-    uses
-        Where knobs can be set.
-    threads, cores
-        Threads of one process, and the cores that it may use.
-    device
-        The accelerator's type, or "cpu".
-    without_place
-        Knobs that were asked for and had no effect on any rank.
+    step_s: Seconds of a step, the mean over those that were timed, on the slowest rank.
+    uses: Where knobs can be set.
+    threads, cores: Threads of one process, and the cores that it may use.
+    device: The accelerator's type, or "cpu".
+    without_place: Knobs that were asked for and had no effect on any rank.
     """
 
     step_s: float
@@ -90,15 +77,9 @@ def check_command(command: Sequence[str]) -> None:
 def run_tuned(command: Sequence[str], settings: Settings, **streams: Any) -> int:
     """Run a command to its end with some settings; returns its exit code.
 
-    Parameters
-    ----------
-    streams
-        As `lockstep.launch.launch` takes them.
+    streams: As `lockstep.launch.launch` takes them.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be started.
+    Raises UsageError if it cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-tuned-", ignore_cleanup_errors=True) as name:
         options = Options(loads=[INSIDE], records_nothing=True)
@@ -118,19 +99,11 @@ def time_steps(
 ) -> TimedRun:
     """Run some steps of a training and time them.
 
-    Parameters
-    ----------
-    steps
-        The first step that is timed, and the one after the last, after which the training ends.
-    place
-        A folder for what it leaves for a moment.
-    seed
-        From which random numbers are drawn; None to leave that to the script.
+    steps: The first step that is timed, and the one after the last, after which the training ends.
+    place: A folder for what it leaves for a moment.
+    seed: From which random numbers are drawn; None to leave that to the script.
 
-    Raises
-    ------
-    RunFailedError
-        If the command fails, or has no such steps.
+    Raises RunFailedError if the command fails, or has no such steps.
     """
     into = place / "timed"
     shutil.rmtree(into, ignore_errors=True)

@@ -54,18 +54,11 @@ def error_of(compared: Comparison) -> float:
 class TunedTrials:
     """Times and judges the command with settings.
 
-    Parameters
-    ----------
-    command
-        What is run.
-    steps
-        The first step that is timed, and the one after the last.
-    accept
-        The largest error of another precision throughout that is kept; None to keep none.
-    seed
-        From which random numbers are drawn; None to leave that to the script.
-    place
-        Where recordings go for a time.
+    command: What is run.
+    steps: The first step that is timed, and the one after the last.
+    accept: The largest error of another precision throughout that is kept; None to keep none.
+    seed: From which random numbers are drawn; None to leave that to the script.
+    place: Where recordings go for a time.
     """
 
     def __init__(
@@ -88,12 +81,7 @@ class TunedTrials:
     def step_s(self, settings: Settings) -> float:
         """Seconds of a step.
 
-        Raises
-        ------
-        RunFailedError
-            If the command fails.
-        NoPlaceError
-            If a knob has no effect on it.
+        Raises RunFailedError if the command fails. Raises NoPlaceError if a knob has no effect on it.
         """
         found = self._timed(settings)
         for name in found.without_place:
@@ -122,10 +110,7 @@ class TunedTrials:
     def check_repeats(self) -> bool:
         """Compare the command with itself as it is; true where it agrees.
 
-        Raises
-        ------
-        UsageError
-            If it differs, or cannot be recorded: then no knob can be judged.
+        Raises UsageError if it differs, or cannot be recorded: then no knob can be judged.
         """
         compared, _ = self._reference().compared(AS_IT_IS)
         if isinstance(compared, str) or compared.exit_code(strict=True) != ExitCode.AGREES:

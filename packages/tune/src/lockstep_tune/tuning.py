@@ -36,20 +36,12 @@ class Verdict(str, Enum):
 class Tried:
     """One value of one knob, tried on top of what was kept before.
 
-    Parameters
-    ----------
-    name
-        As it is printed, `workers=2`.
-    on
-        What was kept before, as it is printed.
-    verdict
-        What became of it.
-    words
-        Why.
-    speed
-        How many times faster; None where it was not timed to the end.
-    error
-        With another precision throughout: the largest relative L2 difference of a loss, or of a step's gradients.
+    name: As it is printed, `workers=2`.
+    on: What was kept before, as it is printed.
+    verdict: What became of it.
+    words: Why.
+    speed: How many times faster; None where it was not timed to the end.
+    error: With another precision throughout: the largest relative L2 difference of a loss, or of a step's gradients.
     """
 
     name: str
@@ -83,14 +75,10 @@ class Trainings(Protocol):
 class Tuned:
     """The result of the search.
 
-    Parameters
-    ----------
-    settings
-        What was kept.
-    speed
-        How many times faster all of it is, timed anew; None where nothing was kept, it fails, or the time was used up.
-    tried
-        Each try, in order.
+    settings: What was kept.
+    speed: How many times faster all of it is, timed anew; None where nothing was kept, it fails, or the time was used
+        up.
+    tried: Each try, in order.
     """
 
     settings: Settings
@@ -138,18 +126,11 @@ def _with_knob(name: str, value: Value, on: Settings) -> Settings:
 class Search:
     """Coordinate descent: a knob is kept before the next one is tried.
 
-    Parameters
-    ----------
-    trainings
-        Runs the command.
-    journal
-        What was tried before is not tried again.
-    repeat
-        Pairs of runs by which a knob is timed, once it was faster in one pair and its numbers hold.
-    until_s
-        When the last run may begin, on the monotonic clock.
-    told
-        Hears of each try, and whether it is known from the journal.
+    trainings: Runs the command.
+    journal: What was tried before is not tried again.
+    repeat: Pairs of runs by which a knob is timed, once it was faster in one pair and its numbers hold.
+    until_s: When the last run may begin, on the monotonic clock.
+    told: Hears of each try, and whether it is known from the journal.
     """
 
     def __init__(

@@ -41,14 +41,10 @@ class Curve:
 class Parting:
     """Where two curves part.
 
-    Parameters
-    ----------
-    shared
-        How many steps both have.
-    first
-        The first one of them at which the two numbers are not the same bit by bit; None where all are.
-    steps, difference
-        The shared steps, and candidate less reference at each; NaN where one of them is no finite number.
+    shared: How many steps both have.
+    first: The first one of them at which the two numbers are not the same bit by bit; None where all are.
+    steps, difference: The shared steps, and candidate less reference at each; NaN where one of them is no finite
+        number.
     """
 
     shared: int
@@ -67,10 +63,7 @@ class Curves:
     def of(self, run: Run) -> list[Curve]:
         """Every curve of a run: losses, learning rates and what else changes of its settings, norms.
 
-        Raises
-        ------
-        RecordingError
-            If it cannot be read.
+        Raises RecordingError if it cannot be read.
         """
         key = run.key, run.stamp
         with self._lock:

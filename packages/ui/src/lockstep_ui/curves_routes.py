@@ -23,12 +23,7 @@ _ASSETS = Path(__file__).parent / "assets"
 def chosen_runs(runs: Runs, request: Request) -> list[Run]:
     """The runs that are asked for by their keys.
 
-    Raises
-    ------
-    UsageError
-        If there is none, or too many.
-    LookupError
-        If one is not there.
+    Raises UsageError if there is none, or too many. Raises LookupError if one is not there.
     """
     keys = list(dict.fromkeys(filter(None, request.query_params.get("runs", "").split(","))))
     if not 0 < len(keys) <= MOST_RUNS:

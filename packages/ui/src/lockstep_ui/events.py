@@ -27,16 +27,10 @@ def event_stream(
 ) -> StreamingResponse:
     """The state now, and each time that it is another one, until the last or until nobody listens any more.
 
-    Parameters
-    ----------
-    request
-        Who asks.
-    state
-        Is called on a thread; where it raises an error of Lockstep's, `failed` is told.
-    pause_s
-        Seconds between two looks.
-    is_last
-        Whether a state never changes any more.
+    request: Who asks.
+    state: Is called on a thread; where it raises an error of Lockstep's, `failed` is told.
+    pause_s: Seconds between two looks.
+    is_last: Whether a state never changes any more.
     """
 
     def look() -> dict[str, Any]:

@@ -32,14 +32,9 @@ class Guard:
     Another name in `Host` is a page elsewhere whose name was made to lead here (DNS rebinding); another `Origin` is a
     page elsewhere that asks by itself.
 
-    Parameters
-    ----------
-    application
-        What answers then.
-    token
-        Which the address has to begin with.
-    port
-        At which it is served.
+    application: What answers then.
+    token: Which the address has to begin with.
+    port: At which it is served.
     """
 
     def __init__(self, application: Application, token: str, port: int) -> None:

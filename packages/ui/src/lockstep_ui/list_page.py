@@ -24,12 +24,8 @@ Cell = str | float | int | Link | None
 def runs_grid(runs: list[Run], reference: Run | None) -> Grid:
     """Compose it.
 
-    Parameters
-    ----------
-    runs
-        The newest first.
-    reference
-        What the others can be compared with; None while none is chosen.
+    runs: The newest first.
+    reference: What the others can be compared with; None while none is chosen.
     """
     broken = [number for number, one in enumerate(runs) if one.problem]
     return Grid(_TITLES, [_row(one, reference) for one in runs], standing_out=broken)

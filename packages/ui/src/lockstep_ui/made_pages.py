@@ -31,13 +31,7 @@ class MadePages:
         self._made: dict[tuple[str, ...], Path] = {}
 
     def page_of(self, runs: Sequence[Run]) -> bytes:
-        """The page of one run, or of two that are compared.
-
-        Raises
-        ------
-        NoPageError
-            If it cannot be made.
-        """
+        """The page of one run, or of two that are compared. Raises NoPageError if it cannot be made."""
         key = tuple(part for run in runs for part in (run.key, run.stamp))
         with self._making:
             if key not in self._made:

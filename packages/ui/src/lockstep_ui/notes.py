@@ -35,12 +35,8 @@ class Notes:
     def keep(self, run: Path, asked: Any) -> dict[str, Any]:
         """Keep tags and note of a run in place of those before.
 
-        Raises
-        ------
-        UsageError
-            If they are not what they should be.
-        NotesError
-            If their file is damaged, newer or cannot be written; it stays as it is.
+        Raises UsageError if they are not what they should be. Raises NotesError if their file is damaged, newer or
+        cannot be written; it stays as it is.
         """
         said, path = _checked(asked), run.parent / NAME
         with self._lock:

@@ -25,10 +25,7 @@ def settings_of(recording: Recording) -> dict[str, Value]:
     An option has its own name, `lr`, whether the command has it or the script's configuration. The first optimizer's
     first group held `optimizer.lr` in the first recorded step: after a warm-up, this is another number.
 
-    Parameters
-    ----------
-    recording
-        Whose manifests are read, and nothing else.
+    recording: Whose manifests are read, and nothing else.
     """
     found: dict[str, Value] = dict(_of_command(recording.manifest.command))
     first = next(iter(recording.ranks.values()), None)

@@ -24,26 +24,15 @@ _DEPTH = 4
 class Run:
     """One recording.
 
-    Parameters
-    ----------
-    key
-        By which pages call it: it tells nothing of the path.
-    path, name
-        Where it lies, and that from the folder that was given.
-    stamp
-        Changes with its manifests.
-    problem
-        Why it cannot be read, or "".
-    made, command, state
-        As its manifest has them; "" where they are not known.
-    steps
-        Recorded ones.
-    trained
-        Steps of the whole training, None where that is not known.
-    settings
-        What it was set up with; see `lockstep_ui.run_settings`.
-    losses
-        Of the first rank, as step and value; of several of one step, the last.
+    key: By which pages call it: it tells nothing of the path.
+    path, name: Where it lies, and that from the folder that was given.
+    stamp: Changes with its manifests.
+    problem: Why it cannot be read, or "".
+    made, command, state: As its manifest has them; "" where they are not known.
+    steps: Recorded ones.
+    trained: Steps of the whole training, None where that is not known.
+    settings: What it was set up with; see `lockstep_ui.run_settings`.
+    losses: Of the first rank, as step and value; of several of one step, the last.
     """
 
     key: str
@@ -68,10 +57,7 @@ class Run:
 class Runs:
     """Looks for recordings below folders, and opens each again only when its manifests have changed.
 
-    Parameters
-    ----------
-    folders
-        Where to look; a recording stands for itself.
+    folders: Where to look; a recording stands for itself.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:

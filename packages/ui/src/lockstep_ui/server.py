@@ -26,16 +26,10 @@ from lockstep_ui.spread_routes import spread_routes
 def application(runs: Runs, token: str, port: int, *, sort: str = "") -> Guard:
     """Return the application that serves the runs at `/TOKEN/` on a port of this machine.
 
-    Parameters
-    ----------
-    runs
-        What is shown.
-    token
-        Which every address has to begin with.
-    port
-        At which it is served.
-    sort
-        Column by which the list is sorted at first.
+    runs: What is shown.
+    token: Which every address has to begin with.
+    port: At which it is served.
+    sort: Column by which the list is sorted at first.
     """
     pages, comparisons = MadePages(), Comparisons()
 

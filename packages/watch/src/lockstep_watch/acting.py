@@ -19,21 +19,12 @@ ANY = "any"
 class Acting:
     """Keeps the first step in which one of some rules fires, and ends the training.
 
-    Parameters
-    ----------
-    stop_on, save_on
-        Names of rules, or `any`.
-    output
-        Where the step is kept.
-    known
-        The rules that are at work.
+    stop_on, save_on: Names of rules, or `any`.
+    output: Where the step is kept.
+    known: The rules that are at work.
 
-    Raises
-    ------
-    UsageError
-        If a rule is unknown.
-    OutputExistsError
-        If a step is to be kept where something is, or where nothing can be.
+    Raises UsageError if a rule is unknown. Raises OutputExistsError if a step is to be kept where something is, or
+    where nothing can be.
     """
 
     def __init__(

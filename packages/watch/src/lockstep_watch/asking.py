@@ -41,16 +41,10 @@ help                  this"""
 class Asking:
     """Asks after each step, or once a rule fires.
 
-    Parameters
-    ----------
-    rules
-        The rules at work; what is set here counts from now on.
-    ask
-        Gives a line that was typed; raises `EOFError` where none comes any more: the training goes on then.
-    answer
-        Prints.
-    rank
-        Whose steps are asked about: ranks that train with it wait for it.
+    rules: The rules at work; what is set here counts from now on.
+    ask: Gives a line that was typed; raises `EOFError` where none comes any more: the training goes on then.
+    answer: Prints.
+    rank: Whose steps are asked about: ranks that train with it wait for it.
     """
 
     def __init__(

@@ -16,19 +16,11 @@ _NUMBERS = ("loss", "gradient_norm", "loss_scale", "learning_rate")
 class Boards:
     """Writes event files as steps come; nothing without a directory.
 
-    Parameters
-    ----------
-    directory
-        Where the runs of the ranks go, None for nowhere.
-    force
-        Whether event files that are there are replaced.
+    directory: Where the runs of the ranks go, None for nowhere.
+    force: Whether event files that are there are replaced.
 
-    Raises
-    ------
-    UsageError
-        If tensorboard is not installed.
-    OutputExistsError
-        If event files are there, or none can be.
+    Raises UsageError if tensorboard is not installed. Raises OutputExistsError if event files are there, or none can
+    be.
     """
 
     def __init__(self, directory: Path | None, *, force: bool) -> None:

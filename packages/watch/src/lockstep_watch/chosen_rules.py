@@ -20,16 +20,10 @@ from lockstep_watch.rules import BUILT_IN, Rule, name_of, settings_of
 class ChosenRule:
     """A rule with its settings.
 
-    Parameters
-    ----------
-    name
-        As it is typed.
-    function
-        The rule.
-    settings
-        All of them.
-    off_because
-        Why it was switched off, or "".
+    name: As it is typed.
+    function: The rule.
+    settings: All of them.
+    off_because: Why it was switched off, or "".
     """
 
     name: str
@@ -60,19 +54,11 @@ def choose(
 ) -> list[ChosenRule]:
     """The rules of this run.
 
-    Parameters
-    ----------
-    added
-        Rules beside the built-in ones; one of the same name takes the place of a built-in one.
-    only, off
-        Names of rules: these alone, without these.
-    settings
-        As typed: `dead-relu.share=0.9`.
+    added: Rules beside the built-in ones; one of the same name takes the place of a built-in one.
+    only, off: Names of rules: these alone, without these.
+    settings: As typed: `dead-relu.share=0.9`.
 
-    Raises
-    ------
-    UsageError
-        If a rule or a setting is unknown, or a value is no number.
+    Raises UsageError if a rule or a setting is unknown, or a value is no number.
     """
     rules = {name_of(rule): rule for rule in (*BUILT_IN, *added)}
     for name in (*only, *off):
@@ -85,13 +71,7 @@ def choose(
 
 
 def check_name(name: str, known: Iterable[str]) -> None:
-    """Refuse a rule that there is not.
-
-    Raises
-    ------
-    UsageError
-        With the nearest names.
-    """
+    """Refuse a rule that there is not. Raises UsageError with the nearest names."""
     known = list(known)
     if name not in known:
         near = "".join(
@@ -105,10 +85,7 @@ def check_name(name: str, known: Iterable[str]) -> None:
 def rules_in(path: Path) -> list[Rule]:
     """The rules of a file: its functions whose first argument is called `step`.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be run, with its line, or holds no rule.
+    Raises UsageError if the file cannot be run, with its line, or holds no rule.
     """
     try:
         held = runpy.run_path(str(path), run_name="lockstep_rules")
@@ -139,10 +116,7 @@ def _is_rule(value: object) -> bool:
 def apply_setting(found: dict[str, ChosenRule], text: str) -> None:
     """Give a rule another setting, as typed: `dead-relu.share=0.9`.
 
-    Raises
-    ------
-    UsageError
-        If the rule or the setting is unknown, or the value is no number.
+    Raises UsageError if the rule or the setting is unknown, or the value is no number.
     """
     left, _, value = text.partition("=")
     name, _, setting = left.strip().partition(".")

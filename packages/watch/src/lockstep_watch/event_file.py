@@ -24,20 +24,11 @@ _KEEPS_NOTHING = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 class EventFile:
     """Lines that are appended one by one, each in a single write; after a hit the file is synced.
 
-    Parameters
-    ----------
-    path
-        Where; a file that is there is not replaced.
-    warn
-        Is told once that the file cannot be written; the training goes on, and events wait in memory, a hundred
+    path: Where; a file that is there is not replaced.
+    warn: Is told once that the file cannot be written; the training goes on, and events wait in memory, a hundred
         thousand of them, until the disk takes them.
 
-    Raises
-    ------
-    OutputExistsError
-        If the file is there.
-    UsageError
-        If it cannot be made.
+    Raises OutputExistsError if the file is there. Raises UsageError if it cannot be made.
     """
 
     def __init__(self, path: Path, warn: Callable[[str], None], *, force: bool = False) -> None:

@@ -20,17 +20,11 @@ def hand_scale(
 ) -> float:
     """Return the factor, 1 where there is none.
 
-    Parameters
-    ----------
-    calls
-        Of the step.
-    ratios
-        The norm of each gradient that backward left by the norm of the one that the optimizer took.
-    losses
-        What backward began from.
-    knows
-        Whether operators are recorded: then the factor has to be seen at the loss; else it is told by ratios that are
-        one and the same power of two, which no clipping gives.
+    calls: Of the step.
+    ratios: The norm of each gradient that backward left by the norm of the one that the optimizer took.
+    losses: What backward began from.
+    knows: Whether operators are recorded: then the factor has to be seen at the loss; else it is told by ratios that
+        are one and the same power of two, which no clipping gives.
     """
     found = sorted(ratios)
     if not found or found[0] < _LEAST:

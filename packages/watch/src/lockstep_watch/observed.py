@@ -42,27 +42,16 @@ _LEARNED = 1e-3
 class Hit:
     """A rule that fired.
 
-    Parameters
-    ----------
-    rule
-        Its name.
-    step, rank
-        Where in the training.
-    subject
-        What it fired on: a parameter's name, a printed site, or `loss`, `gradient norm` ... of the whole training.
-    value, limit
-        What was found and what it was held against; NaN where there is no number.
-    words
-        The whole sentence.
-    site
-        The operator or module, where there is one.
-    source
-        `file:line` of the user's code that it comes from, or "".
-    history
-        What the tensor's numbers were in the latest watched steps, this one last, each with its step; empty where it is
-        of no one tensor.
-    is_note
-        Whether it may be meant: it is told once, and is no reason for an exit code.
+    rule: Its name.
+    step, rank: Where in the training.
+    subject: What it fired on: a parameter's name, a printed site, or `loss`, `gradient norm` ... of the whole training.
+    value, limit: What was found and what it was held against; NaN where there is no number.
+    words: The whole sentence.
+    site: The operator or module, where there is one.
+    source: `file:line` of the user's code that it comes from, or "".
+    history: What the tensor's numbers were in the latest watched steps, this one last, each with its step; empty where
+        it is of no one tensor.
+    is_note: Whether it may be meant: it is told once, and is no reason for an exit code.
     """
 
     rule: str
@@ -82,20 +71,12 @@ class Hit:
 class Memory:
     """The numbers of one rank's earlier steps.
 
-    Parameters
-    ----------
-    numbers
-        The latest numbers under each key, the newest last, at most `length` of them.
-    counts
-        In how many watched steps in a row something has held, by what it is.
-    facts
-        What a rule keeps else, by its name.
-    losses
-        The loss of each step, this one's the last.
-    rates
-        The largest learning rate of each step, this one's the last.
-    shared
-        What a rule keeps of all ranks, by its name.
+    numbers: The latest numbers under each key, the newest last, at most `length` of them.
+    counts: In how many watched steps in a row something has held, by what it is.
+    facts: What a rule keeps else, by its name.
+    losses: The loss of each step, this one's the last.
+    rates: The largest learning rate of each step, this one's the last.
+    shared: What a rule keeps of all ranks, by its name.
     """
 
     length: int = 1024
@@ -143,14 +124,10 @@ class Memory:
 class Update:
     """One parameter in one step, as its optimizer took it; numbers that are not known are None.
 
-    Parameters
-    ----------
-    name
-        Its full name.
-    call
-        The optimizer's.
-    before, gradient, after
-        The parameter, the gradient that the optimizer took (of a scaler, unscaled) and the parameter it left.
+    name: Its full name.
+    call: The optimizer's.
+    before, gradient, after: The parameter, the gradient that the optimizer took (of a scaler, unscaled) and the
+        parameter it left.
     """
 
     name: str
@@ -192,21 +169,13 @@ class Update:
 class ObservedStep:
     """One step of one rank.
 
-    Parameters
-    ----------
-    rank
-        The rank's recording, which holds the step.
-    name
-        `rank0`.
-    number
-        Which step.
-    memory
-        What is known of the steps before.
+    rank: The rank's recording, which holds the step.
+    name: `rank0`.
+    number: Which step.
+    memory: What is known of the steps before.
 
-    Attributes
-    ----------
-    thrown_away
-        The time up to which the script threw away what the step computed, -1 where it did not; see `thrown_away`.
+    thrown_away: The time up to which the script threw away what the step computed, -1 where it did not; see
+        `thrown_away`.
     """
 
     def __init__(self, rank: RankRecording, name: str, number: int, memory: Memory) -> None:

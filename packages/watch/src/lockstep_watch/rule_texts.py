@@ -32,16 +32,10 @@ _PART = re.compile(rf"({'|'.join(PARTS)}): (.*)", re.DOTALL)
 class RuleText:
     """A rule in words.
 
-    Parameters
-    ----------
-    name
-        As it is typed.
-    what
-        What it fires on, a sentence.
-    settings
-        Each with its default.
-    parts
-        The text of each of `PARTS` that it has.
+    name: As it is typed.
+    what: What it fires on, a sentence.
+    settings: Each with its default.
+    parts: The text of each of `PARTS` that it has.
     """
 
     name: str

@@ -28,28 +28,16 @@ def watch_training(
 ) -> Ended:
     """Run a command to its end and look at the steps of its training as they come.
 
-    Parameters
-    ----------
-    options
-        What of a step is recorded.
-    look
-        Is given each step.
-    hear
-        Is given what happens beside.
-    budget
-        Share of the training's time that all this may cost; steps beyond it are left out. None for none: the training
-        waits for each step to be looked at.
-    may_end
-        Whether `look` may ask the training to end.
-    one_by_one
-        Whether the training waits until each step was looked at, before it goes on.
-    streams
-        As `lockstep.launch.launch` takes them.
+    options: What of a step is recorded.
+    look: Is given each step.
+    hear: Is given what happens beside.
+    budget: Share of the training's time that all this may cost; steps beyond it are left out. None for none: the
+        training waits for each step to be looked at.
+    may_end: Whether `look` may ask the training to end.
+    one_by_one: Whether the training waits until each step was looked at, before it goes on.
+    streams: As `lockstep.launch.launch` takes them.
 
-    Raises
-    ------
-    UsageError
-        If the command cannot be started, or there is no place for its steps.
+    Raises UsageError if the command cannot be started, or there is no place for its steps.
     """
     full = WhenFull.WAIT if budget is None else WhenFull.LEAVE_OUT
     waiting = 1 if one_by_one else WAITING_STEPS

@@ -20,14 +20,9 @@ _FILE = Path(__file__).with_name("symptoms.yaml")
 class Check:
     """One thing to look at.
 
-    Parameters
-    ----------
-    stage
-        settings, code, model, data, run or result: in this order they are gone through.
-    check
-        What to ask.
-    command
-        The command of Lockstep that answers it, as it is typed.
+    stage: settings, code, model, data, run or result: in this order they are gone through.
+    check: What to ask.
+    command: The command of Lockstep that answers it, as it is typed.
     """
 
     stage: str
@@ -66,10 +61,7 @@ def symptom_called(text: str) -> Symptom:
 
     Several that have them are not told apart, but where their title alone has them all.
 
-    Raises
-    ------
-    UsageError
-        With the nearest names, where there is none or more than one.
+    Raises UsageError with the nearest names, where there is none or more than one.
     """
     known = symptoms()
     words = text.lower().replace("-", " ").split()

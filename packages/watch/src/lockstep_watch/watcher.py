@@ -31,10 +31,7 @@ class StepWatched:
 class RuleFired:
     """Rules fire on what they have not fired on in the watched step before.
 
-    Parameters
-    ----------
-    hits
-        Of one rule in one step of one rank, at least one.
+    hits: Of one rule in one step of one rank, at least one.
     """
 
     hits: tuple[Hit, ...]
@@ -62,20 +59,12 @@ WatchEvent = StepWatched | RuleFired | Noted | RuleSwitchedOff
 class Watched:
     """The result of watching a training.
 
-    Parameters
-    ----------
-    steps
-        How many were looked at, by rank.
-    skipped
-        How many of them a gradient scaler skipped.
-    by_hand
-        How many more the script left out itself, after their backward.
-    fired
-        In how many steps each rule held, over all ranks.
-    first
-        Each rule's first hit.
-    notes
-        What may be meant, each thing once, over all ranks.
+    steps: How many were looked at, by rank.
+    skipped: How many of them a gradient scaler skipped.
+    by_hand: How many more the script left out itself, after their backward.
+    fired: In how many steps each rule held, over all ranks.
+    first: Each rule's first hit.
+    notes: What may be meant, each thing once, over all ranks.
     """
 
     steps: Counter[str] = field(default_factory=Counter)
@@ -89,17 +78,10 @@ class Watched:
 class Watcher:
     """Looks at steps.
 
-    Parameters
-    ----------
-    rules
-        What they are held against.
-    tell
-        Is given each event.
+    rules: What they are held against.
+    tell: Is given each event.
 
-    Attributes
-    ----------
-    new_notes
-        What the last step gave that may be meant and was not told before.
+    new_notes: What the last step gave that may be meant and was not told before.
     """
 
     def __init__(self, rules: Sequence[ChosenRule], tell: Callable[[WatchEvent], None]) -> None:

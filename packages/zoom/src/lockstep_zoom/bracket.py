@@ -11,18 +11,11 @@ from itertools import pairwise
 class Bracket:
     """A sound step, and a later one that is bad, or may be.
 
-    Parameters
-    ----------
-    sound
-        The last step known to agree, -1 for none.
-    bad
-        The first step that is bad or may be.
-    is_shown
-        Whether a pair of recordings shows that it is bad.
-    likely
-        Steps to look at first.
-    untold
-        Steps that could not be judged.
+    sound: The last step known to agree, -1 for none.
+    bad: The first step that is bad or may be.
+    is_shown: Whether a pair of recordings shows that it is bad.
+    likely: Steps to look at first.
+    untold: Steps that could not be judged.
     """
 
     sound: int
@@ -41,16 +34,10 @@ class Bracket:
 class Judged:
     """The answer of one pair of recordings.
 
-    Parameters
-    ----------
-    sound
-        Steps that agree.
-    bad
-        The first step that does not, None for none.
-    is_recorded
-        Whether the pair holds this step, and not a row of the step log alone.
-    likely, untold
-        As `Bracket` has them.
+    sound: Steps that agree.
+    bad: The first step that does not, None for none.
+    is_recorded: Whether the pair holds this step, and not a row of the step log alone.
+    likely, untold: As `Bracket` has them.
     """
 
     sound: tuple[int, ...] = ()

@@ -18,19 +18,11 @@ NAME = "journal.jsonl"
 class Journal:
     """What a search has done, on disk after each run.
 
-    Parameters
-    ----------
-    folder
-        Where.
-    subject
-        What is searched: the two recordings, their commands. The journal of anything else is refused.
+    folder: Where.
+    subject: What is searched: the two recordings, their commands. The journal of anything else is refused.
 
-    Raises
-    ------
-    OutputExistsError
-        If the folder holds another search or something else, or cannot be written.
-    CorruptError
-        If the journal is damaged.
+    Raises OutputExistsError if the folder holds another search or something else, or cannot be written. Raises
+    CorruptError if the journal is damaged.
     """
 
     def __init__(self, folder: Path, subject: Sequence[str]) -> None:

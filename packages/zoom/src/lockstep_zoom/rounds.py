@@ -41,10 +41,7 @@ class RunsAgain(Protocol):
     ) -> None:
         """Run the training as far as its last window, and record it; `source` holds the states that it starts from.
 
-        Raises
-        ------
-        LockstepError
-            If it cannot be started, or nothing was recorded.
+        Raises LockstepError if it cannot be started, or nothing was recorded.
         """
         ...
 
@@ -53,16 +50,10 @@ class RunsAgain(Protocol):
 class Training:
     """A training that can be run again as it was recorded.
 
-    Parameters
-    ----------
-    command
-        Its words.
-    folder
-        Where it runs.
-    environment
-        Variables that decide about numbers.
-    options
-        As it was recorded.
+    command: Its words.
+    folder: Where it runs.
+    environment: Variables that decide about numbers.
+    options: As it was recorded.
     """
 
     command: tuple[str, ...]
@@ -74,10 +65,7 @@ class Training:
     def of(cls, recording: Recording, command: Sequence[str] = ()) -> Training:
         """Return the training of a recording, or a command that takes its place in this folder.
 
-        Raises
-        ------
-        UsageError
-            If the recording does not hold its command.
+        Raises UsageError if the recording does not hold its command.
         """
         manifest = recording.manifest
         if command:
@@ -123,20 +111,12 @@ class Training:
 class Rounds:
     """Records and compares rounds; of their recordings only the pair that answers stays.
 
-    Parameters
-    ----------
-    reference, candidate
-        The two trainings.
-    anchors
-        Steps that agree in the given recordings, at which each run begins a window too.
-    folder
-        Where recordings go.
-    journal
-        What has been done.
-    compare
-        Compares two recordings.
-    hear, say
-        Are given events of the runs, and sentences for the user.
+    reference, candidate: The two trainings.
+    anchors: Steps that agree in the given recordings, at which each run begins a window too.
+    folder: Where recordings go.
+    journal: What has been done.
+    compare: Compares two recordings.
+    hear, say: Are given events of the runs, and sentences for the user.
     """
 
     reference: RunsAgain

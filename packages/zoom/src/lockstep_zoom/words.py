@@ -18,16 +18,10 @@ from lockstep_zoom.bracket import Bracket, most_rounds
 class Zoomed:
     """The result of a search.
 
-    Parameters
-    ----------
-    bracket
-        The sound step and the bad one; None where there was nothing to search.
-    comparison
-        Of the pair that answers.
-    reference, candidate
-        That pair.
-    rounds
-        How often both trainings ran again.
+    bracket: The sound step and the bad one; None where there was nothing to search.
+    comparison: Of the pair that answers.
+    reference, candidate: That pair.
+    rounds: How often both trainings ran again.
     """
 
     bracket: Bracket | None

@@ -27,25 +27,14 @@ def zoomed_in(
 ) -> Zoomed:
     """Return the first bad step of two recorded trainings, and the comparison of the pair that shows it.
 
-    Parameters
-    ----------
-    given
-        The recordings of reference and candidate.
-    trainings
-        Gives both trainings, if anything is to be run.
-    folder
-        Where recordings and the journal go.
-    probes
-        Steps that are looked at in each run.
-    compare
-        Compares two recordings.
-    hear, say
-        Are given events of the runs, and sentences for the user.
+    given: The recordings of reference and candidate.
+    trainings: Gives both trainings, if anything is to be run.
+    folder: Where recordings and the journal go.
+    probes: Steps that are looked at in each run.
+    compare: Compares two recordings.
+    hear, say: Are given events of the runs, and sentences for the user.
 
-    Raises
-    ------
-    LockstepError
-        If a recording cannot be read, a training not be run again, or the folder not be written.
+    Raises LockstepError if a recording cannot be read, a training not be run again, or the folder not be written.
     """
     first = compare(*given)
     judged = judged_steps(first)

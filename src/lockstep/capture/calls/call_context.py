@@ -16,18 +16,11 @@ _transform = torch._C._functorch.peek_interpreter_stack
 class CallContext(NamedTuple):
     """The context of a recorded call; a tuple, because each call makes one.
 
-    Attributes
-    ----------
-    place
-        The recorded call around, None where it stands outside of all others.
-    grad
-        Whether autograd would build a graph.
-    in_backward
-        Whether the autograd engine is at work around it.
-    in_transform
-        Whether a `torch.func` transform is.
-    is_mine
-        Whether the thread has the recorded training, as far as is known.
+    place: The recorded call around, None where it stands outside of all others.
+    grad: Whether autograd would build a graph.
+    in_backward: Whether the autograd engine is at work around it.
+    in_transform: Whether a `torch.func` transform is.
+    is_mine: Whether the thread has the recorded training, as far as is known.
     """
 
     place: Place | None

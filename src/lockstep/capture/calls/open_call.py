@@ -81,12 +81,8 @@ class OpenCall:
     of the one node of autograd's that it has made, where it has made one: an object more for each would be one more
     for the garbage collector to look at.
 
-    Parameters
-    ----------
-    grad
-        Whether gradients are wanted of it, if it has any.
-    conditions
-        What `conditions_now` says around it.
+    grad: Whether gradients are wanted of it, if it has any.
+    conditions: What `conditions_now` says around it.
     """
 
     kind: CallKind

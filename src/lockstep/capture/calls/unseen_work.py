@@ -16,10 +16,7 @@ from lockstep.capture.tensors.memory import WeakStorages
 class OutOfSight:
     """Knows the tensors that were computed out of sight, as long as they live.
 
-    Attributes
-    ----------
-    was_read
-        Whether Python has read numbers of them, so that whatever comes later may follow from them.
+    was_read: Whether Python has read numbers of them, so that whatever comes later may follow from them.
     """
 
     def __init__(self) -> None:

@@ -34,10 +34,7 @@ _AROUND = frozenset({"wrapper", "forward"})
 class RankPlaces:
     """Notes where the main thread of this process is, whenever that is another place than before.
 
-    Parameters
-    ----------
-    recording
-        Where the notes go, a file of this process below `.places`.
+    recording: Where the notes go, a file of this process below `.places`.
     """
 
     def __init__(self, recording: Path) -> None:

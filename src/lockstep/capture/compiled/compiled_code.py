@@ -82,10 +82,7 @@ class CompiledCodeGate(threading.local):
     its own, and on the way out what was there before. In between, others go in and out too, so the
     wrapper is known by its frame.
 
-    Parameters
-    ----------
-    calls_now
-        Gives what records the calls of the process, if anything does.
+    calls_now: Gives what records the calls of the process, if anything does.
     """
 
     def __init__(self, calls_now: Callable[[], Calls | None]) -> None:

@@ -35,12 +35,8 @@ _CHECKPOINT = "tag_activation_checkpoint"
 class ModuleCall:
     """A stretch of nodes that was called within one module.
 
-    Parameters
-    ----------
-    key
-        Which module, by its `id` in this process, and which of its calls.
-    inputs, outputs
-        Nodes before it that it uses, and nodes of it that are used after it.
+    key: Which module, by its `id` in this process, and which of its calls.
+    inputs, outputs: Nodes before it that it uses, and nodes of it that are used after it.
     """
 
     key: Key
@@ -119,10 +115,8 @@ def _call_untapped(graph: GraphModule) -> None:
 class GraphPlan:
     """Where calls of modules begin and end in a graph.
 
-    Attributes
-    ----------
-    entered, left
-        Calls of modules before which node they begin, outermost first, and after which they end, innermost first.
+    entered, left: Calls of modules before which node they begin, outermost first, and after which they end, innermost
+        first.
     """
 
     def __init__(self, graph: GraphModule) -> None:
@@ -191,14 +185,9 @@ def _frames_of(node: Node) -> tuple[tuple[str, int, str], ...]:
 class GraphRun(Interpreter):
     """One run of a graph.
 
-    Parameters
-    ----------
-    plan
-        Of the graph.
-    listener
-        Records it.
-    moved
-        What took the place of which path since it was captured.
+    plan: Of the graph.
+    listener: Records it.
+    moved: What took the place of which path since it was captured.
     """
 
     def __init__(

@@ -29,16 +29,10 @@ Owners = dict[int, tuple[str, str]]
 class Afterwards:
     """Keeps losses and states once the recorded steps are over.
 
-    Parameters
-    ----------
-    save
-        "stats", "sketch" or "tensors", as for contents; no tensor is kept whole.
-    kept
-        Gives what is kept of a text.
-    step_now
-        How many steps have ended.
-    wants
-        Whether a tensor is wanted, by the path of its module and its name.
+    save: "stats", "sketch" or "tensors", as for contents; no tensor is kept whole.
+    kept: Gives what is kept of a text.
+    step_now: How many steps have ended.
+    wants: Whether a tensor is wanted, by the path of its module and its name.
     """
 
     def __init__(

@@ -31,10 +31,7 @@ _OTHERS_THAN_FUNCTIONS = (
 class FunctionEnds:
     """Hears of returns of functions that are running.
 
-    Attributes
-    ----------
-    failures
-        Errors of those who were told.
+    failures: Errors of those who were told.
     """
 
     def __init__(self) -> None:

@@ -80,14 +80,9 @@ class Holdings:
 class Known:
     """The tensors that other parts of the recording hold already.
 
-    Parameters
-    ----------
-    told
-        Identities of the parameters, buffers and optimizers that are recorded by their own names.
-    names
-        What parameters are called, by identity: keys of dictionaries may be parameters.
-    numbers_before
-        Attributes of the script's own modules at the last recorded step, by the module's identity.
+    told: Identities of the parameters, buffers and optimizers that are recorded by their own names.
+    names: What parameters are called, by identity: keys of dictionaries may be parameters.
+    numbers_before: Attributes of the script's own modules at the last recorded step, by the module's identity.
     """
 
     told: frozenset[int] = frozenset()
@@ -98,12 +93,8 @@ class Known:
 class Walk:
     """Goes through objects, those with the shortest paths first.
 
-    Parameters
-    ----------
-    known
-        What is told elsewhere.
-    seen
-        Objects by identity that were met before and still live; those met here are added.
+    known: What is told elsewhere.
+    seen: Objects by identity that were met before and still live; those met here are added.
     """
 
     def __init__(self, known: Known, seen: dict[int, object]) -> None:

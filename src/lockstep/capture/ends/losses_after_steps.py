@@ -31,10 +31,7 @@ MOST_LOSSES = 1 << 20
 class LaterLosses:
     """Keeps the losses of the thread that it was begun in.
 
-    Parameters
-    ----------
-    step_now
-        Number of the step that is under way.
+    step_now: Number of the step that is under way.
     """
 
     def __init__(self, step_now: Callable[[], int]) -> None:

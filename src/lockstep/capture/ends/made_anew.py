@@ -37,10 +37,7 @@ class _Known:
 class MadeAnew:
     """Keeps what the optimizers hold that go on with a training, each apart, by the names of the first.
 
-    Parameters
-    ----------
-    last_states
-        Makes what takes the states of one of them.
+    last_states: Makes what takes the states of one of them.
     """
 
     def __init__(self, last_states: Callable[[], LastStates]) -> None:

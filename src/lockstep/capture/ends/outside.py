@@ -48,16 +48,10 @@ _MAIN = "__main__"
 class Outside:
     """Looks at what the script holds.
 
-    Parameters
-    ----------
-    save
-        "stats", "sketch" or "tensors", as for contents; no tensor is kept whole.
-    kept
-        Gives what is kept of a text.
-    step_now
-        How many steps have ended.
-    wants
-        Whether a tensor is wanted, by the path of its module and its name.
+    save: "stats", "sketch" or "tensors", as for contents; no tensor is kept whole.
+    kept: Gives what is kept of a text.
+    step_now: How many steps have ended.
+    wants: Whether a tensor is wanted, by the path of its module and its name.
     """
 
     def __init__(
@@ -295,10 +289,7 @@ def _is_pythons(name: object) -> bool:
 def _of_files(names: Iterable[str]) -> Iterator[tuple[str, object]]:
     """Variables of the script, and of files of the user's that it reaches.
 
-    Parameters
-    ----------
-    names
-        Modules that the training is known to run code of. What no name in these leads to, as other files of tests in
+    names: Modules that the training is known to run code of. What no name in these leads to, as other files of tests in
         the same process, is none of the training's.
     """
     waiting, reached = [_MAIN, *sorted(names)], dict[str, types.ModuleType]()

@@ -20,14 +20,9 @@ from lockstep.store.writer import RankWriter
 class KeptStates:
     """Keeps the state of the process after the first and the last recorded step, and at its end.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    optimizers
-        The optimizers of the process.
-    living
-        The modules of the process.
+    recording: Of this process's rank.
+    optimizers: The optimizers of the process.
+    living: The modules of the process.
     """
 
     def __init__(

@@ -57,14 +57,9 @@ class _Watched:
 class LastStates:
     """Takes the state of modules and optimizers at their end.
 
-    Parameters
-    ----------
-    taker
-        Takes what they hold.
-    step_now
-        How many steps have ended.
-    wants
-        Whether a tensor is wanted, by the path of its module and its name.
+    taker: Takes what they hold.
+    step_now: How many steps have ended.
+    wants: Whether a tensor is wanted, by the path of its module and its name.
     """
 
     taker: StateTaker

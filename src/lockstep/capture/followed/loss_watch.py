@@ -24,12 +24,8 @@ from lockstep.store.permissions import open_private
 class LossWatch:
     """Says what the losses of this process are, and which step is to be recorded for them.
 
-    Parameters
-    ----------
-    recording
-        Where it is said, and what the losses may be.
-    step_now
-        Number of the step that is under way.
+    recording: Where it is said, and what the losses may be.
+    step_now: Number of the step that is under way.
     """
 
     def __init__(self, recording: Path, step_now: Callable[[], int]) -> None:
@@ -51,10 +47,7 @@ class LossWatch:
         Losses of other devices than the host are read a step later, which waits for nothing. Where ranks train
         together none can be past the end of the next step before all have ended this one, so that all record the same.
 
-        Raises
-        ------
-        OSError
-            If what was heard cannot be written.
+        Raises OSError if what was heard cannot be written.
         """
         if self._is_over or self._losses is None:
             return None
@@ -66,13 +59,7 @@ class LossWatch:
         return wanted
 
     def finish(self, trained: int) -> None:
-        """The training has ended.
-
-        Raises
-        ------
-        OSError
-            If what was heard cannot be written.
-        """
+        """The training has ended. Raises OSError if what was heard cannot be written."""
         if self._losses is not None and not self._is_over:
             self._hear(self._losses, before=None)
         if self._file is not None:

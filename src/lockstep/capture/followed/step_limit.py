@@ -25,17 +25,10 @@ class StepLimit:
     The recorder counts while it is at work. Behind that, steps are those of the optimizer that steps next. A script
     that catches the exit is ended at each later step again.
 
-    Parameters
-    ----------
-    steps
-        How many the training has; None for as many as it takes.
-    asked_in
-        The recording, in which a last step may be asked for while the training runs; None where nobody does.
+    steps: How many the training has; None for as many as it takes.
+    asked_in: The recording, in which a last step may be asked for while the training runs; None where nobody does.
 
-    Attributes
-    ----------
-    reached
-        Whether it ended there.
+    reached: Whether it ended there.
     """
 
     def __init__(self, steps: int | None, asked_in: Path | None = None) -> None:

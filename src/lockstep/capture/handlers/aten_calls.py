@@ -24,14 +24,9 @@ from lockstep.core.site import CallKind, Phase
 class AtenCalls:
     """Records them where they run, below autograd.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    optimizers
-        Tell whether one of them is at work.
-    rows
-        Records calls.
+    recording: Of this process's rank.
+    optimizers: Tell whether one of them is at work.
+    rows: Records calls.
     """
 
     def __init__(self, recording: RankRecording, optimizers: Optimizers, rows: CallRows) -> None:

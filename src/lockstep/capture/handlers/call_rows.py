@@ -43,23 +43,13 @@ class OneCall:
 class CallRows:
     """Begins and ends the rows of calls.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    optimizers
-        The optimizers of the process.
-    openings
-        Tells which calls begin a step.
-    compile_eager
-        Whether what is compiled runs eagerly, so that what a compiled module calls is seen.
+    recording: Of this process's rank.
+    optimizers: The optimizers of the process.
+    openings: Tells which calls begin a step.
+    compile_eager: Whether what is compiled runs eagerly, so that what a compiled module calls is seen.
 
-    Attributes
-    ----------
-    places
-        Where in the model the code is.
-    given_inputs
-        Gives modules the inputs of a reference, where that was asked for.
+    places: Where in the model the code is.
+    given_inputs: Gives modules the inputs of a reference, where that was asked for.
     """
 
     def __init__(

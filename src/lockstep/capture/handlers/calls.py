@@ -84,35 +84,20 @@ class _ModuleCall(NamedTuple):
 class Calls:
     """Records the calls of the steps that are open; the listener of the taps.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    optimizers
-        The optimizers of the process.
-    needs_optimizer
-        See `Openings`.
-    forward_begins
-        Is told that a forward begins behind a backward: where the script updated its parameters, the step has ended.
-    before_backward
-        Is told that backward is about to begin: the process may be asked to end here.
-    compiler_loaded
-        Is told that something was compiled.
+    recording: Of this process's rank.
+    optimizers: The optimizers of the process.
+    needs_optimizer: See `Openings`.
+    forward_begins: Is told that a forward begins behind a backward: where the script updated its parameters, the step
+        has ended.
+    before_backward: Is told that backward is about to begin: the process may be asked to end here.
+    compiler_loaded: Is told that something was compiled.
 
-    Attributes
-    ----------
-    taps
-        What is patched in torch.
-    compiled
-        Records calls of compiled functions, and what is captured of them.
-    places
-        Where in the model the code is.
-    compiler_loaded
-        As given: from now on the compiler may trace what the script calls.
-    waited
-        Is told that the script has waited for what a collective brings.
-    aten_call
-        Records one operator of the dispatcher.
+    taps: What is patched in torch.
+    compiled: Records calls of compiled functions, and what is captured of them.
+    places: Where in the model the code is.
+    compiler_loaded: As given: from now on the compiler may trace what the script calls.
+    waited: Is told that the script has waited for what a collective brings.
+    aten_call: Records one operator of the dispatcher.
     """
 
     def __init__(

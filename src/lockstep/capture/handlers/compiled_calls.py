@@ -27,21 +27,12 @@ Entered = tuple[OpenCall, torch.nn.Module]
 class CompiledCalls:
     """Records compiled functions at their boundary or, where they run eagerly, what they call.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    openings
-        Tells which calls begin a step.
-    rows
-        Begins and ends the rows of calls.
-    eager
-        Whether what is compiled runs eagerly, graph by graph, see `lockstep.capture.compiled.graphs`.
+    recording: Of this process's rank.
+    openings: Tells which calls begin a step.
+    rows: Begins and ends the rows of calls.
+    eager: Whether what is compiled runs eagerly, graph by graph, see `lockstep.capture.compiled.graphs`.
 
-    Attributes
-    ----------
-    graphs_run
-        How many graphs were run.
+    graphs_run: How many graphs were run.
     """
 
     def __init__(

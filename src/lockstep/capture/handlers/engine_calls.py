@@ -25,16 +25,10 @@ from lockstep.core.operators import AUTOGRAD_GRAD
 class EngineCalls:
     """Records runs of the engine in the steps that are open.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    openings, rows
-        Open steps, and record calls.
-    hooks
-        Records what hooks on parameters do.
-    before_backward
-        Is told that backward is about to begin: the process may be asked to end here.
+    recording: Of this process's rank.
+    openings, rows: Open steps, and record calls.
+    hooks: Records what hooks on parameters do.
+    before_backward: Is told that backward is about to begin: the process may be asked to end here.
     """
 
     def __init__(

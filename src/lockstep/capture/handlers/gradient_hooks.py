@@ -42,12 +42,8 @@ class _OnResult:
 class GradientHooks:
     """Records what hooks of the script make of gradients.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    rows
-        Records calls.
+    recording: Of this process's rank.
+    rows: Records calls.
     """
 
     def __init__(self, recording: RankRecording, rows: CallRows) -> None:
@@ -112,16 +108,10 @@ class GradientHooks:
     def on_module(self, around: Any, hooks: str, args: Any, run: Callable[[], Any]) -> Any:
         """Run what sets hooks of a module around what it takes or gives.
 
-        Parameters
-        ----------
-        around
-            What torch keeps for one call of the module, with its hooks.
-        hooks
-            The name that it has them by.
-        args
-            What it takes or gives.
-        run
-            Makes of that what the hooks are told by.
+        around: What torch keeps for one call of the module, with its hooks.
+        hooks: The name that it has them by.
+        args: What it takes or gives.
+        run: Makes of that what the hooks are told by.
         """
         own = [hook for hook in getattr(around, hooks) if not _is_torchs(hook)]
         if not self._sees_operators or not own:

@@ -18,14 +18,9 @@ from lockstep.capture.updates.optimizers import Optimizers
 class Openings:
     """Opens a step where a call begins one, and has it set aside where it was none.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    optimizers
-        The optimizers of the process.
-    needs_optimizer
-        Whether only what looks like one is a training as long as there is no optimizer.
+    recording: Of this process's rank.
+    optimizers: The optimizers of the process.
+    needs_optimizer: Whether only what looks like one is a training as long as there is no optimizer.
     """
 
     def __init__(

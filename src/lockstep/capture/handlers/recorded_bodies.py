@@ -26,12 +26,8 @@ from lockstep.core.site import Phase
 class RecordedBodies:
     """Records what is called within custom functions and within steps of optimizers.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    rows
-        Records calls.
+    recording: Of this process's rank.
+    rows: Records calls.
     """
 
     def __init__(self, recording: RankRecording, rows: CallRows) -> None:

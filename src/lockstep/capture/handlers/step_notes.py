@@ -17,10 +17,7 @@ from lockstep.devices.methods import is_floating_point
 class StepNotes:
     """Counts them for the step that is open.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
+    recording: Of this process's rank.
     """
 
     def __init__(self, recording: RankRecording) -> None:

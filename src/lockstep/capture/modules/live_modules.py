@@ -35,10 +35,7 @@ class LivingModules:
 
     Looking at the whole heap takes a tenth of a second and more, which no training step should pay.
 
-    Attributes
-    ----------
-    buffers
-        At which line each buffer was registered that was made since.
+    buffers: At which line each buffer was registered that was made since.
     """
 
     def __init__(self) -> None:

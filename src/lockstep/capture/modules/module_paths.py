@@ -38,14 +38,9 @@ class ModuleNames:
     second network, a teacher, a loss) have their class name in front. Wrappers
     (DistributedDataParallel, `torch.compile`, checkpoint wrappers) leave no trace in a path.
 
-    Parameters
-    ----------
-    living
-        Knows what may hold a module that is called.
-    model
-        The model, where the caller has it at hand.
-    trained
-        Gives what the optimizers hold.
+    living: Knows what may hold a module that is called.
+    model: The model, where the caller has it at hand.
+    trained: Gives what the optimizers hold.
     """
 
     def __init__(

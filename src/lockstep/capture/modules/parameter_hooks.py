@@ -18,12 +18,8 @@ Accumulated = Callable[[torch.Tensor], None]
 class ParameterHooks:
     """Listens to the gradients of parameters.
 
-    Parameters
-    ----------
-    names
-        Which parameters there are.
-    accumulated
-        Is told of a parameter whose gradient backward has added to.
+    names: Which parameters there are.
+    accumulated: Is told of a parameter whose gradient backward has added to.
     """
 
     def __init__(self, names: ModuleNames, accumulated: Accumulated) -> None:

@@ -69,14 +69,9 @@ def held_modules(
 ) -> list[NamedModule]:
     """All of them, each once, those that were met first.
 
-    Parameters
-    ----------
-    names
-        Knows those that were met.
-    living
-        Knows all.
-    trained
-        What optimizers hold.
+    names: Knows those that were met.
+    living: Knows all.
+    trained: What optimizers hold.
     """
     by_optimizers, second_names = frozenset(map(id, trained)), frozenset(names.tied())
     found = [

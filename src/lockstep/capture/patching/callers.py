@@ -46,14 +46,9 @@ class Caller(Protocol):
 class CallSite(NamedTuple):
     """A place in code that calls functions of torch.
 
-    Attributes
-    ----------
-    call
-        Calls in its name.
-    is_of_torch
-        Whether its module is called as torch's are, so that the call may be work of torch's own.
-    code
-        Is kept with it, so that its identity is no other's.
+    call: Calls in its name.
+    is_of_torch: Whether its module is called as torch's are, so that the call may be work of torch's own.
+    code: Is kept with it, so that its identity is no other's.
     """
 
     call: Caller
@@ -70,10 +65,7 @@ class Callers:
     def of(self, frame: FrameType) -> CallSite:
         """Return the function that calls on behalf of the code in a frame, and what is known of the place.
 
-        Parameters
-        ----------
-        frame
-            That called a tap; where it asked in the name of a function of torch, what called that function.
+        frame: That called a tap; where it asked in the name of a function of torch, what called that function.
         """
         if frame.f_code is ASKING and frame.f_back is not None:
             frame = frame.f_back.f_back or frame.f_back

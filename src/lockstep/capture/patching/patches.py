@@ -47,12 +47,8 @@ class BodyPatch:
     `name = Kind.method` in a script is the function itself, which a new attribute of the class does not reach. So its
     code is exchanged.
 
-    Parameters
-    ----------
-    method
-        The function of the class method.
-    wrap
-        Makes the replacement from a function that does what the method did. Both take the class first.
+    method: The function of the class method.
+    wrap: Makes the replacement from a function that does what the method did. Both take the class first.
     """
 
     def __init__(self, method: FunctionType, wrap: Callable[[Any], Callable[..., Any]]) -> None:

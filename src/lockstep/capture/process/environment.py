@@ -84,10 +84,7 @@ def environment_for(
 def environment_arming(module: str) -> dict[str, str]:
     """Environment of a command that is not recorded, but looked at by a module in its own processes.
 
-    Parameters
-    ----------
-    module
-        Its name; its `arm_from_environment()` is called in each process that imports torch, right after that.
+    module: Its name; its `arm_from_environment()` is called in each process that imports torch, right after that.
     """
     return _with_startup() | {ARMING_VARIABLE: module}
 
@@ -136,10 +133,7 @@ def module_from_sources(name: str) -> ModuleType:
 def module_of_member(member: str, name: str, what: str) -> ModuleType:
     """Import a module of a member, as `module_from_sources` does.
 
-    Raises
-    ------
-    UsageError
-        If the member is not there, with the command that installs what `what` needs.
+    Raises UsageError if the member is not there, with the command that installs what `what` needs.
     """
     try:
         return module_from_sources(name)

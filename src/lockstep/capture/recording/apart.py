@@ -19,12 +19,8 @@ _PAUSE_S = 0.1
 class StepsApart:
     """The steps of this process that lie there still.
 
-    Parameters
-    ----------
-    recording
-        Where their directories are.
-    options
-        How many may lie there, whether the training waits for room, and what recording may take of its time.
+    recording: Where their directories are.
+    options: How many may lie there, whether the training waits for room, and what recording may take of its time.
     """
 
     def __init__(self, recording: Path, options: Options) -> None:

@@ -25,10 +25,7 @@ def claim_rank_directory(recording: Path, manifest: RankManifest) -> Path:
     It appears with its manifest inside, so that a process killed at any time leaves none that
     cannot be read. The manifest is given the name that was free.
 
-    Raises
-    ------
-    OSError
-        If it cannot be made.
+    Raises OSError if it cannot be made.
     """
     make_private_directory(recording, exist_ok=True)
     aside = recording / f".{manifest.rank}.{secrets.token_hex(4)}"

@@ -54,53 +54,28 @@ Tables = dict[str, tuple[pl.Schema, list[Row]]]
 class RankRecording:
     """Opens the recording of a rank when its first step begins, and the steps in it.
 
-    Parameters
-    ----------
-    directory
-        The recording; the rank's part is made inside.
-    options
-        What to record.
-    model
-        The model whose paths are plain, where the caller has it at hand.
-    steps
-        What is known of the step that is open, or comes next.
-    names
-        Names of modules and parameters.
-    optimizers
-        The optimizers of the process.
-    hooks
-        What listens to parameters' gradients.
-    is_of_command
-        Whether `lockstep record` began it, rather than the script.
-    border
-        See `capture.source_code.stacks.Stacks`.
-    is_wanted
-        Whether a step may be recorded in this process.
-    stop
-        Is told that nothing more can be written.
+    directory: The recording; the rank's part is made inside.
+    options: What to record.
+    model: The model whose paths are plain, where the caller has it at hand.
+    steps: What is known of the step that is open, or comes next.
+    names: Names of modules and parameters.
+    optimizers: The optimizers of the process.
+    hooks: What listens to parameters' gradients.
+    is_of_command: Whether `lockstep record` began it, rather than the script.
+    border: See `capture.source_code.stacks.Stacks`.
+    is_wanted: Whether a step may be recorded in this process.
+    stop: Is told that nothing more can be written.
 
-    Attributes
-    ----------
-    began
-        Whether a step was begun, so that there is a directory of this rank.
-    optimizer_seen
-        Whether an optimizer was made.
-    manifest
-        What is told of the rank, once a step has begun.
-    written
-        The session, in a step or between two; None before the first and behind the last.
-    closing
-        The writer of the session before, which may still be at work.
-    failure
-        Why nothing is recorded any more, "" where all is well.
-    results
-        What is left of what the open step has computed before its first backward.
-    out_of_sight
-        What the model has computed where no step was open.
-    hear_begin
-        Is told the number of a step that begins, before its first call runs.
-    told_tokens
-        What `lockstep.tokens` said of the next call of the model; empty where it said nothing.
+    began: Whether a step was begun, so that there is a directory of this rank.
+    optimizer_seen: Whether an optimizer was made.
+    manifest: What is told of the rank, once a step has begun.
+    written: The session, in a step or between two; None before the first and behind the last.
+    closing: The writer of the session before, which may still be at work.
+    failure: Why nothing is recorded any more, "" where all is well.
+    results: What is left of what the open step has computed before its first backward.
+    out_of_sight: What the model has computed where no step was open.
+    hear_begin: Is told the number of a step that begins, before its first call runs.
+    told_tokens: What `lockstep.tokens` said of the next call of the model; empty where it said nothing.
     """
 
     def __init__(

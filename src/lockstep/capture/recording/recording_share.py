@@ -13,12 +13,8 @@ class RecordingShare:
     what comes costs too. The first recorded step is free, as it loads what all others use and tells what one may cost.
     Another is recorded once the share of the time since then, without what was spent, covers it too.
 
-    Parameters
-    ----------
-    share
-        From 0 to 1.
-    clock
-        Seconds.
+    share: From 0 to 1.
+    clock: Seconds.
     """
 
     def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,12 +32,8 @@ class RecordingShare:
     def step_ended(self, *, recorded: bool, writing: bool) -> None:
         """A step has ended.
 
-        Parameters
-        ----------
-        recorded
-            Whether it was recorded.
-        writing
-            Whether files are still to be written.
+        recorded: Whether it was recorded.
+        writing: Whether files are still to be written.
         """
         now_s, last_s = self._clock(), self._last_s
         self._last_s = now_s

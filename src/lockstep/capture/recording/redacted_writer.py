@@ -53,12 +53,8 @@ def redact(manifest: RankManifest, files: list[str], redaction: Redaction) -> No
 class RedactedWriter(RankWriter):
     """Writes rows without paths and names.
 
-    Parameters
-    ----------
-    redaction
-        What is taken out.
-    directory, options
-        As for `RankWriter`.
+    redaction: What is taken out.
+    directory, options: As for `RankWriter`.
     """
 
     def __init__(self, redaction: Redaction, directory: Path, **options: Any) -> None:

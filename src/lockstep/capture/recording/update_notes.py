@@ -17,10 +17,7 @@ from lockstep.core.text import with_texts
 class UpdateNotes:
     """Notes the updates of the steps that are open.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
+    recording: Of this process's rank.
     """
 
     def __init__(self, recording: RankRecording) -> None:

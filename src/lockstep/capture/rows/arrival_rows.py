@@ -25,14 +25,9 @@ _LATEST_READ = 8
 class Arrivals:
     """Records tensors that no call of the step made.
 
-    Parameters
-    ----------
-    rows, contents
-        Take what is recorded.
-    parameters
-        Names the parameters among them.
-    operators, parameter_name, out_of_sight
-        See `Session`.
+    rows, contents: Take what is recorded.
+    parameters: Names the parameters among them.
+    operators, parameter_name, out_of_sight: See `Session`.
     """
 
     def __init__(

@@ -31,10 +31,7 @@ _OPERATORS = {
 class Derivations:
     """Guesses formulas for the tensors of one step, from the contents met before.
 
-    Parameters
-    ----------
-    contents
-        Tells where a content is stored.
+    contents: Tells where a content is stored.
     """
 
     def __init__(self, contents: Contents) -> None:
@@ -100,10 +97,7 @@ class Derivations:
     def update(self, call: OpenCall) -> dict[str, Formula]:
         """Note the formulas of an optimizer's update of a parameter ("param") and its states, by name.
 
-        Parameters
-        ----------
-        call
-            The update, whose `known` are the contents that it started from.
+        call: The update, whose `known` are the contents that it started from.
         """
         if not self._contents.keeps_tensors:
             return {}

@@ -35,10 +35,7 @@ class _Waiting:
 class HandUpdates:
     """The parameters of a step that nobody but the script itself can update.
 
-    Parameters
-    ----------
-    rows, contents
-        Of the recording.
+    rows, contents: Of the recording.
     """
 
     def __init__(self, rows: Rows, contents: Contents) -> None:
@@ -59,12 +56,8 @@ class HandUpdates:
     def begin_step(self, held: frozenset[int], idle: frozenset[int]) -> None:
         """A step begins.
 
-        Parameters
-        ----------
-        held
-            The parameters that optimizers hold, by their identities.
-        idle
-            Those among them whose optimizers have never stepped.
+        held: The parameters that optimizers hold, by their identities.
+        idle: Those among them whose optimizers have never stepped.
         """
         self._held, self._idle = held, idle
         self.forget()

@@ -24,23 +24,13 @@ from lockstep.devices.methods import numel
 class ParameterRows:
     """Names modules and parameters as they are met, and records their trees and initial numbers.
 
-    Parameters
-    ----------
-    rows, contents
-        Take what is recorded.
-    names
-        Names of modules and parameters.
-    sites
-        Which sites are wanted.
-    gaps
-        Takes what is not seen.
-    watch_parameters, trained, for_rules
-        See `Session`.
+    rows, contents: Take what is recorded.
+    names: Names of modules and parameters.
+    sites: Which sites are wanted.
+    gaps: Takes what is not seen.
+    watch_parameters, trained, for_rules: See `Session`.
 
-    Attributes
-    ----------
-    wrappers
-        Settings of wrappers, by name.
+    wrappers: Settings of wrappers, by name.
     """
 
     def __init__(

@@ -26,21 +26,12 @@ Made = tuple[Role, int, str, int, str, int | None]
 class Rows:
     """Numbers calls and records and hands them to the writer.
 
-    Parameters
-    ----------
-    writer
-        Takes the rows.
-    border
-        See `Stacks`.
+    writer: Takes the rows.
+    border: See `Stacks`.
 
-    Attributes
-    ----------
-    step
-        The step that is open, -1 between steps.
-    call_count
-        How many calls it has had.
-    tick
-        Gives the next sequence number.
+    step: The step that is open, -1 between steps.
+    call_count: How many calls it has had.
+    tick: Gives the next sequence number.
     """
 
     def __init__(self, writer: RankWriter, border: CodeType) -> None:

@@ -105,53 +105,30 @@ def _is_among(name: str, arguments: tuple[str, ...]) -> bool:
 class Session:
     """Emits calls, records and contents of one rank to its writer: calls here, the rest in rooms of its own.
 
-    Parameters
-    ----------
-    writer
-        Takes the rows.
-    save
-        "stats", "sketch", "program" or "tensors".
-    sites
-        Which sites are wanted.
-    names
-        Names of modules and parameters.
-    operators
-        Whether operators are recorded (levels api and aten); if not, tensors between modules are unseen.
-    below_nodes
-        Whether what autograd's nodes call is recorded too (level aten).
-    parameter_name
-        Name of a parameter that no module owns, by its optimizer, or None.
-    watch_parameters
-        Is told of new parameters, whose gradients are to be listened to; by None, that any may be new.
-    trained
-        Gives the identities of the parameters that optimizers hold.
-    idle
-        Gives those whose optimizers have never stepped.
-    fail
-        Takes an error of our own that must not reach the training.
-    border
-        See `capture.source_code.stacks.Stacks`.
-    out_of_sight
-        What the model has computed where no step was open.
-    optimizer_state
-        Whether an optimizer's state is recorded beside its parameters.
-    sketch_parameters
-        With `save` "stats": whether parameters have sketches all the same.
-    for_rules, finite_alone
-        Whether rules on numbers are all that it is recorded for, and which of these they ask for; see `Contents`.
-    sources
-        With `save` "program": decides which contents are kept whole.
+    writer: Takes the rows.
+    save: "stats", "sketch", "program" or "tensors".
+    sites: Which sites are wanted.
+    names: Names of modules and parameters.
+    operators: Whether operators are recorded (levels api and aten); if not, tensors between modules are unseen.
+    below_nodes: Whether what autograd's nodes call is recorded too (level aten).
+    parameter_name: Name of a parameter that no module owns, by its optimizer, or None.
+    watch_parameters: Is told of new parameters, whose gradients are to be listened to; by None, that any may be new.
+    trained: Gives the identities of the parameters that optimizers hold.
+    idle: Gives those whose optimizers have never stepped.
+    fail: Takes an error of our own that must not reach the training.
+    border: See `capture.source_code.stacks.Stacks`.
+    out_of_sight: What the model has computed where no step was open.
+    optimizer_state: Whether an optimizer's state is recorded beside its parameters.
+    sketch_parameters: With `save` "stats": whether parameters have sketches all the same.
+    for_rules, finite_alone: Whether rules on numbers are all that it is recorded for, and which of these they ask for;
+        see `Contents`.
+    sources: With `save` "program": decides which contents are kept whole.
 
-    Attributes
-    ----------
-    rows, contents
-        Calls and records, and the contents of tensors.
-    parameters, arrivals, updates
-        Rows of modules and parameters, of what comes from outside, and of updates.
-    gaps
-        What is not seen.
-    gradients_are_batched
-        Whether the engine runs once for several gradients (`is_grads_batched`): then what arrives has no numbers.
+    rows, contents: Calls and records, and the contents of tensors.
+    parameters, arrivals, updates: Rows of modules and parameters, of what comes from outside, and of updates.
+    gaps: What is not seen.
+    gradients_are_batched: Whether the engine runs once for several gradients (`is_grads_batched`): then what arrives
+        has no numbers.
     """
 
     def __init__(

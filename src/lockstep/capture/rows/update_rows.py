@@ -25,20 +25,12 @@ from lockstep.core.site import CallKind, Phase, Role
 class UpdateRows:
     """Records gradients that are added up, and updates.
 
-    Parameters
-    ----------
-    rows, contents
-        Take what is recorded.
-    derivations
-        Finds what may be computed from what is recorded.
-    names
-        Names of modules and parameters.
-    sites
-        Which sites are wanted.
-    hand_updates
-        Is told of gradients, and of what optimizers update.
-    optimizer_state
-        See `Session`.
+    rows, contents: Take what is recorded.
+    derivations: Finds what may be computed from what is recorded.
+    names: Names of modules and parameters.
+    sites: Which sites are wanted.
+    hand_updates: Is told of gradients, and of what optimizers update.
+    optimizer_state: See `Session`.
     """
 
     def __init__(

@@ -27,10 +27,7 @@ Sample = tuple[str, torch.Tensor]
 class UpdateSample:
     """The elements of one parameter's update that are looked at.
 
-    Parameters
-    ----------
-    parameter
-        What is updated.
+    parameter: What is updated.
     """
 
     def __init__(self, parameter: torch.Tensor) -> None:

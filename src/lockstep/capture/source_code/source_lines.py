@@ -40,12 +40,8 @@ def rows_around(named: Iterable[NamedLine], since_s: float) -> list[Row]:
     Nothing is kept of a file that was written to after recording began, as it may not be what ran; nor of one that
     cannot be read. Secrets are masked.
 
-    Parameters
-    ----------
-    named
-        The most wanted ones first.
-    since_s
-        When recording began, in seconds since the epoch.
+    named: The most wanted ones first.
+    since_s: When recording began, in seconds since the epoch.
     """
     kept: dict[tuple[str, int], str] = {}
     left = _MOST_KEPT

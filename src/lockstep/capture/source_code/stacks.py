@@ -29,11 +29,8 @@ _Lines = tuple[int, ...]
 class Stacks:
     """Numbers distinct call stacks of the calling thread, without the frames of torch and of Lockstep.
 
-    Parameters
-    ----------
-    border
-        Code that runs a recorded call from the inside: what lies outside of its frame is the stack
-        that this call was numbered with, and is not looked at again for what it calls.
+    border: Code that runs a recorded call from the inside: what lies outside of its frame is the stack that this call
+        was numbered with, and is not looked at again for what it calls.
     """
 
     def __init__(self, border: CodeType) -> None:

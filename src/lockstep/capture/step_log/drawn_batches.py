@@ -32,12 +32,8 @@ _PIECES, _PIECE_BYTES = 64, 1 << 14
 class DrawnBatches:
     """Listens to the data loaders of the thread that it was begun in.
 
-    Parameters
-    ----------
-    heard
-        Is told that a batch was drawn, before it is counted.
-    fail
-        Is told what went wrong in here.
+    heard: Is told that a batch was drawn, before it is counted.
+    fail: Is told what went wrong in here.
     """
 
     def __init__(self, heard: Callable[[], object], fail: Callable[[Exception], None]) -> None:

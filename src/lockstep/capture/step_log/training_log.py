@@ -59,12 +59,8 @@ class _OpenRow:
 class TrainingLog:
     """Hears of each step of a training.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    step_now
-        Number of the step that is under way.
+    recording: Of this process's rank.
+    step_now: Number of the step that is under way.
     """
 
     def __init__(self, recording: RankRecording, step_now: Callable[[], int]) -> None:

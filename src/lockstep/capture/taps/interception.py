@@ -54,12 +54,8 @@ class Taps:
 
     Modes hold for one thread: they enter the stacks of a thread with its first module call.
 
-    Parameters
-    ----------
-    listener
-        Records what they see.
-    level
-        "module", "api" or "aten".
+    listener: Records what they see.
+    level: "module", "api" or "aten".
     """
 
     def __init__(self, listener: Listener, level: str) -> None:

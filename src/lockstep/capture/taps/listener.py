@@ -19,18 +19,11 @@ Run = Callable[..., Any]
 class EngineRun:
     """What a run of the autograd engine is asked for.
 
-    Parameters
-    ----------
-    roots
-        The tensors that it begins at.
-    gradients
-        What it begins with at each; none for ones.
-    inputs
-        Of `torch.autograd.grad`: the tensors whose gradients it gives.
-    accumulates
-        Whether gradients go to `.grad`, as those of `backward` do.
-    create_graph
-        Whether they have gradients of their own.
+    roots: The tensors that it begins at.
+    gradients: What it begins with at each; none for ones.
+    inputs: Of `torch.autograd.grad`: the tensors whose gradients it gives.
+    accumulates: Whether gradients go to `.grad`, as those of `backward` do.
+    create_graph: Whether they have gradients of their own.
     """
 
     roots: list[torch.Tensor]

@@ -23,10 +23,7 @@ _changing = threading.Lock()
 class RaisedLimit:
     """Raises the recursion limit around the call of a module as far as recording adds to the stack.
 
-    Parameters
-    ----------
-    depth
-        Modules around it, a multiple of `STRIDE`.
+    depth: Modules around it, a multiple of `STRIDE`.
     """
 
     __slots__ = ("_frames",)

@@ -99,35 +99,20 @@ class _Kind:
 class Contents:
     """Gives every distinct tensor content of one rank a number, and measures it the first time.
 
-    Parameters
-    ----------
-    sink
-        Takes the rows and tensors.
-    save
-        "stats", "sketch", "program" or "tensors".
-    trust_versions
-        Whether all operators are seen, so that a tensor known by identity has not changed. If not,
-        bytes may have been written behind autograd's back: every tensor is digested anew.
-    sketch_parameters
-        With "stats": whether parameters have sketches all the same.
-    trust_results
-        Whether a version and a glance are enough for what is neither a parameter nor `exact`: for rules, which ask
-        for a result's numbers and not whether two runs agree in it.
-    finite_alone
-        Whether of a large tensor that is finite throughout no more than that and its norm is asked for.
-    sources
-        With "program": decides which contents are kept whole.
+    sink: Takes the rows and tensors.
+    save: "stats", "sketch", "program" or "tensors".
+    trust_versions: Whether all operators are seen, so that a tensor known by identity has not changed. If not, bytes
+        may have been written behind autograd's back: every tensor is digested anew.
+    sketch_parameters: With "stats": whether parameters have sketches all the same.
+    trust_results: Whether a version and a glance are enough for what is neither a parameter nor `exact`: for rules,
+        which ask for a result's numbers and not whether two runs agree in it.
+    finite_alone: Whether of a large tensor that is finite throughout no more than that and its norm is asked for.
+    sources: With "program": decides which contents are kept whole.
 
-    Attributes
-    ----------
-    keeps_tensors
-        Whether tensors are saved whole.
-    sources
-        As given.
-    keeps_what_enters
-        Whether what enters a step is kept whole at all, so that it may be run again.
-    keeps_inputs
-        Whether what enters a step, or is drawn or decided in it, is kept whole though not all tensors are.
+    keeps_tensors: Whether tensors are saved whole.
+    sources: As given.
+    keeps_what_enters: Whether what enters a step is kept whole at all, so that it may be run again.
+    keeps_inputs: Whether what enters a step, or is drawn or decided in it, is kept whole though not all tensors are.
     """
 
     def __init__(

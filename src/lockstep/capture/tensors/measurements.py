@@ -48,12 +48,8 @@ NOT_MEASURED = Measured()
 class Measurements:
     """Measures runs of elements, those that are known by their digest once.
 
-    Parameters
-    ----------
-    sink
-        Takes tensors that are saved whole.
-    keeps_tensors, finite_alone
-        See `Contents`.
+    sink: Takes tensors that are saved whole.
+    keeps_tensors, finite_alone: See `Contents`.
     """
 
     def __init__(self, sink: ContentSink, *, keeps_tensors: bool, finite_alone: bool) -> None:

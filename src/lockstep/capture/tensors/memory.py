@@ -221,12 +221,8 @@ def sight_of(tensor: torch.Tensor, storage: torch.UntypedStorage) -> Sight | Non
 class FoundMemory:
     """A storage that was given out as it was found, and what of it was written to since.
 
-    Parameters
-    ----------
-    storage
-        As it is now.
-    element_size
-        Bytes of the elements that are written.
+    storage: As it is now.
+    element_size: Bytes of the elements that are written.
     """
 
     def __init__(self, storage: torch.UntypedStorage, element_size: int) -> None:

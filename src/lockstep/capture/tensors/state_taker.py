@@ -37,12 +37,8 @@ class Held:
 class StateTaker:
     """Takes states; nothing of a tensor is kept but its numbers.
 
-    Parameters
-    ----------
-    save
-        "stats", "sketch" or "tensors", as for contents; no tensor is kept whole.
-    kept
-        Gives what is kept of a text.
+    save: "stats", "sketch" or "tensors", as for contents; no tensor is kept whole.
+    kept: Gives what is kept of a text.
     """
 
     def __init__(self, save: str, kept: Callable[[str], str]) -> None:

@@ -10,12 +10,8 @@ from lockstep.core.sketch import SKETCH_SIZE
 class WholeSources:
     """Decides which contents are kept whole, and counts them.
 
-    Parameters
-    ----------
-    most_bytes
-        So many bytes of them are kept; of a content that goes beyond, the sketch.
-    batches
-        Whether what comes from the batch may be kept: not with `--redact`.
+    most_bytes: So many bytes of them are kept; of a content that goes beyond, the sketch.
+    batches: Whether what comes from the batch may be kept: not with `--redact`.
     """
 
     def __init__(self, most_bytes: int, *, batches: bool) -> None:

@@ -54,14 +54,9 @@ class OptimizerLines:
 
     Steps of a compiled optimizer are not counted: a number that changes would have it compiled anew.
 
-    Parameters
-    ----------
-    counted
-        The optimizer that has just ended the last recorded step.
-    every
-        All optimizers of the process.
-    successions
-        Hears of those that go on with another's training.
+    counted: The optimizer that has just ended the last recorded step.
+    every: All optimizers of the process.
+    successions: Hears of those that go on with another's training.
     """
 
     def __init__(

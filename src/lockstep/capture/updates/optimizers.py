@@ -110,21 +110,12 @@ class _Update:
 class Optimizers:
     """Listens to every optimizer of the process.
 
-    Parameters
-    ----------
-    steps
-        Is told when a step ends.
-    is_known
-        Whether a parameter belongs to a module that was met.
+    steps: Is told when a step ends.
+    is_known: Whether a parameter belongs to a module that was met.
 
-    Attributes
-    ----------
-    trainers
-        Tells the recorded training from those of other threads.
-    hearer
-        Hears of each update, until `count_no_more`; None for nobody.
-    bodies
-        Records what a step calls; None for nobody.
+    trainers: Tells the recorded training from those of other threads.
+    hearer: Hears of each update, until `count_no_more`; None for nobody.
+    bodies: Records what a step calls; None for nobody.
     """
 
     def __init__(self, steps: StepCounter, is_known: Callable[[torch.Tensor], bool]) -> None:

@@ -24,12 +24,8 @@ _stepping: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 class StepHook:
     """A hook at the steps of all optimizers.
 
-    Parameters
-    ----------
-    register
-        torch's function that puts it in place.
-    hook
-        What is called.
+    register: torch's function that puts it in place.
+    hook: What is called.
     """
 
     def __init__(self, register: Callable[[Any], RemovableHandle], hook: _Hook) -> None:
@@ -50,10 +46,7 @@ class StepHook:
     def take_away(self, *, called_now: bool = False) -> None:
         """Call nothing any more.
 
-        Parameters
-        ----------
-        called_now
-            Whether this thread may be inside of a hook of an optimizer.
+        called_now: Whether this thread may be inside of a hook of an optimizer.
         """
         is_last = self._handle.id == list(self._hooks)[-1]
         if others_step() or (called_now and not is_last):

@@ -26,12 +26,8 @@ class _Thread:
 class Trainers:
     """Tells the recorded training from those of other threads.
 
-    Parameters
-    ----------
-    optimizers
-        Gives every optimizer of the process.
-    found_another
-        Is told of each thread that trains something else.
+    optimizers: Gives every optimizer of the process.
+    found_another: Is told of each thread that trains something else.
     """
 
     def __init__(

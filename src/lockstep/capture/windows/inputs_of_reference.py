@@ -74,12 +74,8 @@ class _Step:
 class GivenInputs:
     """Replaces inputs of modules by those of a reference.
 
-    Parameters
-    ----------
-    source
-        The reference, recorded with whole tensors.
-    recording
-        Of this process's rank; its manifest tells what was given.
+    source: The reference, recorded with whole tensors.
+    recording: Of this process's rank; its manifest tells what was given.
     """
 
     def __init__(self, source: Path, recording: RankRecording) -> None:
@@ -159,10 +155,7 @@ class GivenInputs:
 def inputs_computed(calls: list[Call]) -> dict[_Key, list[dict[str, Computed]]]:
     """Return whole inputs of modules that are results of earlier calls of the step, by module and call, then by name.
 
-    Parameters
-    ----------
-    calls
-        All calls of one step, in order of time.
+    calls: All calls of one step, in order of time.
     """
     made: _Made = defaultdict(list)
     written: set[int] = set()

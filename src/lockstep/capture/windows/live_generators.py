@@ -19,14 +19,9 @@ KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Ran
 class LiveGenerator:
     """A generator of this process.
 
-    Parameters
-    ----------
-    kind
-        What its states fit: the class of the algorithm, and of torch's the type of the device.
-    read
-        Gives its state, as a text.
-    write
-        Sets a state that `read` gave in this process or another one.
+    kind: What its states fit: the class of the algorithm, and of torch's the type of the device.
+    read: Gives its state, as a text.
+    write: Sets a state that `read` gave in this process or another one.
     """
 
     kind: str

@@ -52,17 +52,10 @@ class _Sums:
 def rates_of_means(kept: WindowState, live: StateOfTraining) -> list[MeanRate]:
     """Return the rate of every mean of the weights since a state; a mean that equals the weights has none.
 
-    Parameters
-    ----------
-    kept
-        The state at the start of the window.
-    live
-        The training as the next step begins.
+    kept: The state at the start of the window.
+    live: The training as the next step begins.
 
-    Raises
-    ------
-    CorruptError
-        If a file of the state is damaged.
+    Raises CorruptError if a file of the state is damaged.
     """
     weights = list(live.trained.values())
     found = []

@@ -25,16 +25,10 @@ _MOST_NAMES = 3
 class StateSet:
     """What came of setting a state.
 
-    Parameters
-    ----------
-    is_set
-        Whether the trained parameters are those of the state.
-    not_set
-        Parts that could not be set, and why.
-    differed
-        Counts that were not equal before.
-    distance
-        How far the trained parameters were apart before, relative.
+    is_set: Whether the trained parameters are those of the state.
+    not_set: Parts that could not be set, and why.
+    differed: Counts that were not equal before.
+    distance: How far the trained parameters were apart before, relative.
     """
 
     is_set: bool = False
@@ -46,10 +40,7 @@ class StateSet:
 def set_tensors(kept: WindowState, live: StateOfTraining) -> StateSet:
     """Set all tensors of a state, of which `other_model` has said nothing.
 
-    Raises
-    ------
-    CorruptError
-        If a file of the state is damaged.
+    Raises CorruptError if a file of the state is damaged.
     """
     done = StateSet()
     _make_optimizer_states(kept, live, done)

@@ -98,12 +98,8 @@ def script_state(told: frozenset[int]) -> ScriptState:
 class StateOfTraining:
     """The state of the training, as live objects.
 
-    Parameters
-    ----------
-    tensors
-        All tensors by name.
-    optimizers
-        Optimizers by name, with their parameters by name.
+    tensors: All tensors by name.
+    optimizers: Optimizers by name, with their parameters by name.
     """
 
     tensors: dict[str, LiveTensor] = field(default_factory=dict)
@@ -124,16 +120,10 @@ def state_of_training(
 ) -> StateOfTraining:
     """Return the state of the training.
 
-    Parameters
-    ----------
-    modules, optimizers
-        Those of the process.
-    owners
-        Path and full name of parameters by identity.
-    script
-        What variables of the script lead to.
-    before
-        Containers by path as the step before ended: what was made since is no state, but of the step that begins.
+    modules, optimizers: Those of the process.
+    owners: Path and full name of parameters by identity.
+    script: What variables of the script lead to.
+    before: Containers by path as the step before ended: what was made since is no state, but of the step that begins.
     """
     found = StateOfTraining()
     names: dict[int, tuple[str, str]] = dict(owners)

@@ -34,21 +34,13 @@ def take(
 ) -> tuple[str, list[str]]:
     """Write a state; return its digest, and the parts that could not be kept.
 
-    Parameters
-    ----------
-    writer
-        Writes it.
-    step
-        The step that begins.
-    state, script
-        The state, and what variables lead to.
-    generators, live
-        States of the generators each time that the step began, before its batch was drawn, and the generators.
+    writer: Writes it.
+    step: The step that begins.
+    state, script: The state, and what variables lead to.
+    generators, live: States of the generators each time that the step began, before its batch was drawn, and the
+        generators.
 
-    Raises
-    ------
-    OSError
-        If the disk does not take it.
+    Raises OSError if the disk does not take it.
     """
     tensors, not_kept = dict[str, GivenTensor](), list[str]()
     for name, one in state.tensors.items():

@@ -51,14 +51,9 @@ MOST_BEGINNINGS = 16
 class WindowStarts:
     """Keeps states, or sets them; hears of each step of a training.
 
-    Parameters
-    ----------
-    recording
-        Of this process's rank.
-    optimizers
-        The optimizers of the process.
-    living
-        The modules of the process.
+    recording: Of this process's rank.
+    optimizers: The optimizers of the process.
+    living: The modules of the process.
     """
 
     def __init__(

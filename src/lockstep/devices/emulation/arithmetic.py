@@ -46,15 +46,9 @@ def rounded_to(value: Tensor, mantissa_bits: int) -> Tensor:
 class Arithmetic:
     """How one emulated device sums products.
 
-    Parameters
-    ----------
-    profile
-        The device.
+    profile: The device.
 
-    Attributes
-    ----------
-    replaces_products
-        Whether products are summed in another way, so that torch's own kernels cannot be used.
+    replaces_products: Whether products are summed in another way, so that torch's own kernels cannot be used.
     """
 
     def __init__(self, profile: Profile) -> None:

@@ -27,10 +27,7 @@ from lockstep.devices.emulation.profiles import Profile
 class Computation:
     """How an emulated device computes each operator, before anything happens to the result.
 
-    Parameters
-    ----------
-    profile
-        The device.
+    profile: The device.
     """
 
     def __init__(self, profile: Profile) -> None:

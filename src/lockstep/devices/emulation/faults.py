@@ -91,19 +91,11 @@ class ModuleTap:
 class Fault:
     """A wrong operator at work.
 
-    Parameters
-    ----------
-    wrong
-        What is wrong.
-    modules
-        Where in the model the code is.
+    wrong: What is wrong.
+    modules: Where in the model the code is.
 
-    Attributes
-    ----------
-    wrong
-        As given.
-    met
-        Whether a call matched so far.
+    wrong: As given.
+    met: Whether a call matched so far.
     """
 
     def __init__(self, wrong: WrongOperator, modules: ModuleStack) -> None:

@@ -79,20 +79,11 @@ class Emulation(TorchDispatchMode):
     parameters. What is left makes the model and its data, which is the host's work: initial parameters and batches
     stay bitwise what they were.
 
-    Parameters
-    ----------
-    name, training_only
-        As for `emulate`.
+    name, training_only: As for `emulate`.
 
-    Attributes
-    ----------
-    name
-        As given.
+    name: As given.
 
-    Raises
-    ------
-    UsageError
-        If there is no such device.
+    Raises UsageError if there is no such device.
     """
 
     def __init__(self, name: str, *, training_only: bool = False) -> None:

@@ -37,11 +37,8 @@ OPAQUE_PRODUCTS = frozenset({
 class Flip:
     """Where an operator's tensors are to be reversed so that it sums in reverse order and gives the same otherwise.
 
-    Parameters
-    ----------
-    inputs, outputs
-        Places of the tensors, each with the one dimension that is not reversed, or None where all are. Left out,
-        every tensor is reversed in all its dimensions.
+    inputs, outputs: Places of the tensors, each with the one dimension that is not reversed, or None where all are.
+        Left out, every tensor is reversed in all its dimensions.
     """
 
     inputs: dict[int, int | None] | None = None
@@ -118,18 +115,11 @@ _NO_ARITHMETIC = (
 class Operator:
     """One aten overload.
 
-    Parameters
-    ----------
-    name
-        Without package, overload and trailing underscore: "addmm" for `aten.addmm_.default`.
-    kind
-        How it is treated.
-    decomposes
-        Whether it is made of other operators and arrives whole only in inference mode.
-    written
-        Names of the arguments that it writes to.
-    fresh
-        Of each result, whether it is a new tensor.
+    name: Without package, overload and trailing underscore: "addmm" for `aten.addmm_.default`.
+    kind: How it is treated.
+    decomposes: Whether it is made of other operators and arrives whole only in inference mode.
+    written: Names of the arguments that it writes to.
+    fresh: Of each result, whether it is a new tensor.
     """
 
     name: str

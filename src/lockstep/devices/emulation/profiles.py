@@ -29,22 +29,14 @@ FAULT_KINDS = {
 class WrongOperator:
     """One operator made wrong on purpose.
 
-    Parameters
-    ----------
-    text
-        As the user wrote it.
-    operator
-        Shell pattern on its aten name (`gelu`, `convolution_backward`, `aten.add.Tensor`) or on the name of the torch
-        function whose work it does (`torch.nn.functional.linear`).
-    module
-        Shell pattern on the path of the module that calls it, or "" for anywhere.
-    call
-        Which of the calls that match, from 0, or None for all of them.
-    kind, amount
-        What is done to its first floating-point result y: `scale` y * amount, `offset` y + amount,
-        `noise` y * (1 + amount * n) with n from a standard normal distribution, `zero` the first
-        share `amount` of its elements becomes 0, `nan` its first `amount` elements become NaN,
-        `fp16` rounded to 16 bits.
+    text: As the user wrote it.
+    operator: Shell pattern on its aten name (`gelu`, `convolution_backward`, `aten.add.Tensor`) or on the name of the
+        torch function whose work it does (`torch.nn.functional.linear`).
+    module: Shell pattern on the path of the module that calls it, or "" for anywhere.
+    call: Which of the calls that match, from 0, or None for all of them.
+    kind, amount: What is done to its first floating-point result y: `scale` y * amount, `offset` y + amount, `noise` y
+        * (1 + amount * n) with n from a standard normal distribution, `zero` the first share `amount` of its elements
+        becomes 0, `nan` its first `amount` elements become NaN, `fp16` rounded to 16 bits.
     """
 
     text: str
@@ -59,23 +51,14 @@ class WrongOperator:
 class Profile:
     """The differences of an emulated device.
 
-    Parameters
-    ----------
-    operands
-        Format to which float32 inputs of matrix products and convolutions are rounded:
-        "fp16", "bf16", "tf32", "hf32", or "" for none.
-    reorder
-        Sums run in another order.
-    accumulate_fp16
-        Sums are kept in 16 bits while they run.
-    flush_subnormals
-        Results below the smallest normal number become zero.
-    saturate
-        Overflow gives the largest finite number.
-    random_rounding
-        Seed of the random rounding of every result, or None for none.
-    wrong
-        Operators made wrong on purpose.
+    operands: Format to which float32 inputs of matrix products and convolutions are rounded: "fp16", "bf16", "tf32",
+        "hf32", or "" for none.
+    reorder: Sums run in another order.
+    accumulate_fp16: Sums are kept in 16 bits while they run.
+    flush_subnormals: Results below the smallest normal number become zero.
+    saturate: Overflow gives the largest finite number.
+    random_rounding: Seed of the random rounding of every result, or None for none.
+    wrong: Operators made wrong on purpose.
     """
 
     operands: str = ""

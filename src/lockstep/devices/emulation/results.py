@@ -24,17 +24,10 @@ from lockstep.devices.emulation.rounding import Generators, flushed, randomly_ro
 class Results:
     """Changes results as an emulated device does.
 
-    Parameters
-    ----------
-    profile
-        The device.
-    modules
-        Where in the model the code is.
+    profile: The device.
+    modules: Where in the model the code is.
 
-    Attributes
-    ----------
-    faults
-        The operators that are wrong.
+    faults: The operators that are wrong.
     """
 
     def __init__(self, profile: Profile, modules: ModuleStack) -> None:

@@ -66,10 +66,7 @@ def randomly_rounded(value: Tensor, generator: torch.Generator) -> Tensor:
 class Generators:
     """Random numbers apart from the training's own, one stream per device.
 
-    Parameters
-    ----------
-    seed
-        Two with the same seed draw the same. The ranks of a training, known by RANK, draw differently.
+    seed: Two with the same seed draw the same. The ranks of a training, known by RANK, draw differently.
     """
 
     def __init__(self, seed: int) -> None:

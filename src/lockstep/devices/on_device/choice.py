@@ -43,12 +43,8 @@ _CLOSE = 1e-6
 class Pending:
     """Numbers of a tensor that were asked for; nothing waited for the device so far.
 
-    Parameters
-    ----------
-    flat
-        Contiguous, of shape (n,), larger than `SMALL_BYTES`.
-    find
-        `found_by_torch`, or the same by Triton.
+    flat: Contiguous, of shape (n,), larger than `SMALL_BYTES`.
+    find: `found_by_torch`, or the same by Triton.
     """
 
     def __init__(self, flat: torch.Tensor, find: Finder, *, with_sketch: bool) -> None:

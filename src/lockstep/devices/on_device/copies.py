@@ -22,10 +22,7 @@ _PINS = frozenset({"cuda", "xpu"})
 class Copies:
     """Some small tensors, all of one device, as they will be on the host.
 
-    Parameters
-    ----------
-    tensors
-        Their memory may be reused once this returns: copies run in the order of the stream.
+    tensors: Their memory may be reused once this returns: copies run in the order of the stream.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -32,16 +32,10 @@ SMALL_BYTES = 2048
 class Taken:
     """What was found, on the host.
 
-    Parameters
-    ----------
-    chunks
-        int64 of shape (chunks, COLUMNS).
-    last_bytes
-        The bytes of the last chunk where it is shorter than `SHORTEST`, else empty.
-    sketch
-        float64 of shape (SKETCH_SIZE,), or None.
-    places
-        XXH3-64 of where the tensor is not finite, as `lockstep.kernels.not_finite` defines it; it counts only where
+    chunks: int64 of shape (chunks, COLUMNS).
+    last_bytes: The bytes of the last chunk where it is shorter than `SHORTEST`, else empty.
+    sketch: float64 of shape (SKETCH_SIZE,), or None.
+    places: XXH3-64 of where the tensor is not finite, as `lockstep.kernels.not_finite` defines it; it counts only where
         there is such an element.
     """
 

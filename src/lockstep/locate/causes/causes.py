@@ -39,16 +39,10 @@ _UNTRACED = frozenset({Kind.SETUP, Kind.RANDOM, Kind.RECOMPUTED})
 class Causes:
     """Puts origins of one rank together by cause, step by step.
 
-    Parameters
-    ----------
-    setup
-        What differs between the set-ups of the two models.
-    ledger, origins
-        What is known and found so far in this rank; origins are replaced and withdrawn.
-    unaligned
-        Modules of other classes.
-    unseen
-        How it is told that operators were not recorded, "" where they were.
+    setup: What differs between the set-ups of the two models.
+    ledger, origins: What is known and found so far in this rank; origins are replaced and withdrawn.
+    unaligned: Modules of other classes.
+    unseen: How it is told that operators were not recorded, "" where they were.
     """
 
     def __init__(
@@ -182,14 +176,9 @@ def _is_after_backward(origin: Origin, step: AlignedStep) -> bool:
 def between_words(origin: Origin, step: AlignedStep, unseen: str) -> str:
     """Return between which modules an origin lies, "between fc and rnn, not recorded at L0"; "" where it is in one.
 
-    Parameters
-    ----------
-    origin
-        Of this step.
-    step
-        Where modules alone were recorded.
-    unseen
-        As `operators_unseen` tells it.
+    origin: Of this step.
+    step: Where modules alone were recorded.
+    unseen: As `operators_unseen` tells it.
     """
     record = origin.finding.pair.present
     if not unseen or origin.kind is not Kind.FAULT or record.role not in _LEAVING:

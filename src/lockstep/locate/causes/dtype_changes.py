@@ -237,10 +237,7 @@ _MADE_OF = {canonical_name("cross_entropy"): canonical_name("log_softmax")}
 class AutocastPolicies:
     """The rules of both devices, and the results whose dtype they explain.
 
-    Parameters
-    ----------
-    reference, candidate
-        By operator, the dtype of its results.
+    reference, candidate: By operator, the dtype of its results.
     """
 
     reference: Policy = field(default_factory=dict)

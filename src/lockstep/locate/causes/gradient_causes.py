@@ -399,16 +399,10 @@ class GradientCauses(StepOrigins):
 class Rule:
     """One cause that is looked for at the gradients of a step.
 
-    Parameters
-    ----------
-    name
-        The cause.
-    finds
-        Looks for it, puts its origins together, and tells whether there were any.
-    before
-        Rules that must come later, by their names, as they would take its origins for theirs.
-    settles
-        Rules that are not asked any more where this one has found its cause.
+    name: The cause.
+    finds: Looks for it, puts its origins together, and tells whether there were any.
+    before: Rules that must come later, by their names, as they would take its origins for theirs.
+    settles: Rules that are not asked any more where this one has found its cause.
     """
 
     name: str
@@ -420,10 +414,7 @@ class Rule:
 def in_order(*rules: Rule) -> tuple[Rule, ...]:
     """Rules, each ahead of those that it must come before.
 
-    Raises
-    ------
-    ValueError
-        If a name is there twice, or a rule stands behind one that it must come before or settles.
+    Raises ValueError if a name is there twice, or a rule stands behind one that it must come before or settles.
     """
     names = [rule.name for rule in rules]
     if len(set(names)) < len(names):

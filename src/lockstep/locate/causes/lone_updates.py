@@ -25,12 +25,8 @@ from lockstep.locate.setups.setup_facts import FROZEN, TIED
 class StillMoved:
     """Updates that one run alone makes of gradients that are zero.
 
-    Attributes
-    ----------
-    calls
-        The updates, by the parameter's name, in order of time.
-    zeroed
-        `operator at file:line` of the call of that run alone that made a gradient zero, or "".
+    calls: The updates, by the parameter's name, in order of time.
+    zeroed: `operator at file:line` of the call of that run alone that made a gradient zero, or "".
     """
 
     calls: Mapping[str, Call]
@@ -58,12 +54,8 @@ class StillMoved:
 def still_moved(step: AlignedStep, gradients: Mapping[str, TensorRecord]) -> StillMoved | None:
     """Return the parameters among these that the optimizer of one run moves without a gradient; None for none.
 
-    Parameters
-    ----------
-    step
-        The step.
-    gradients
-        By parameter the gradient that one run alone computes.
+    step: The step.
+    gradients: By parameter the gradient that one run alone computes.
     """
     calls: dict[str, Call] = {}
     lone = (pair.present for pair in step.lone if pair.present.kind is CallKind.OPTIMIZER)

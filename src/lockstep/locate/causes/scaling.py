@@ -131,14 +131,9 @@ def left_over(
 ) -> list[str]:
     """Return parameters whose gradient, in one run, is the other run's plus the gradient before it.
 
-    Parameters
-    ----------
-    gradients
-        As the first backward of a step left them.
-    before
-        As the optimizer got them in the step before: the reference's and the candidate's.
-    side
-        0 to ask it of the reference, 1 of the candidate.
+    gradients: As the first backward of a step left them.
+    before: As the optimizer got them in the step before: the reference's and the candidate's.
+    side: 0 to ask it of the reference, 1 of the candidate.
     """
     found = []
     for name, pair in gradients.items():

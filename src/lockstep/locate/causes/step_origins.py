@@ -21,21 +21,12 @@ from lockstep.locate.unaligned_calls import Regions
 class RankOrigins:
     """The origins of one rank over all its steps.
 
-    Parameters
-    ----------
-    setup
-        What differs between the set-ups of the two models.
-    ledger, origins
-        What is known and found so far; origins are replaced and withdrawn.
+    setup: What differs between the set-ups of the two models.
+    ledger, origins: What is known and found so far; origins are replaced and withdrawn.
 
-    Attributes
-    ----------
-    initial
-        Parameters that both runs begin with.
-    before
-        Gradients as the optimizer got them in the step before: the reference's and the candidate's.
-    not_zeroed
-        Whether gradients were found to hold an earlier step's.
+    initial: Parameters that both runs begin with.
+    before: Gradients as the optimizer got them in the step before: the reference's and the candidate's.
+    not_zeroed: Whether gradients were found to hold an earlier step's.
     """
 
     setup: ModelSetup

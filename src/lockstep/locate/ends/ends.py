@@ -56,14 +56,9 @@ def course_of(
 ) -> RankEnds:
     """Return how the trainings of one rank went on.
 
-    Parameters
-    ----------
-    reference, candidate
-        The two.
-    equal
-        Whether all that was recorded of their steps is equal bit by bit.
-    rounding_alone
-        Which gradients of these steps are zero but for rounding.
+    reference, candidate: The two.
+    equal: Whether all that was recorded of their steps is equal bit by bit.
+    rounding_alone: Which gradients of these steps are zero but for rounding.
     """
     sides = (reference, candidate)
     if unlike := _unlike_copies(sides):
@@ -316,18 +311,11 @@ def ends_between(
 ) -> Ends:
     """How two trainings went on, of all ranks that both have.
 
-    Parameters
-    ----------
-    sides
-        The reference and the candidate, by rank.
-    equal
-        Whether all that was recorded of their steps is equal bit by bit.
-    rounding_alone
-        By rank, which gradients of these steps are zero but for rounding.
-    every
-        Gives the sides of all ranks in order, those of equal ones that are not in `sides` too.
-    count
-        How many ranks there are in all, if more than in `sides`.
+    sides: The reference and the candidate, by rank.
+    equal: Whether all that was recorded of their steps is equal bit by bit.
+    rounding_alone: By rank, which gradients of these steps are zero but for rounding.
+    every: Gives the sides of all ranks in order, those of equal ones that are not in `sides` too.
+    count: How many ranks there are in all, if more than in `sides`.
     """
     known = rounding_alone or {}
     found = {

@@ -27,18 +27,11 @@ from lockstep.locate.ends.training_sides import SIDES, Side, further_apart, is_e
 class HeldOutside:
     """The differences found in variables of the scripts.
 
-    Attributes
-    ----------
-    differs
-        What differs.
-    certain
-        Whether that is more than rounding can make of it.
-    unseen
-        What was not looked at.
-    notes
-        What else is to be known.
-    rounded
-        Whether anything differs by no more than rounding.
+    differs: What differs.
+    certain: Whether that is more than rounding can make of it.
+    unseen: What was not looked at.
+    notes: What else is to be known.
+    rounded: Whether anything differs by no more than rounding.
     """
 
     differs: tuple[Remark, ...] = ()

@@ -39,14 +39,9 @@ _PHASES = {Moment.FIRST: Phase.INIT, Moment.LAST: Phase.OPTIMIZER}
 class HeldStates:
     """The differences found in the states of one rank.
 
-    Attributes
-    ----------
-    origins
-        The first differences that are more than rounding, those of one moment and root as one.
-    unclear
-        Differences that rounding may make.
-    notes
-        What else is to be known.
+    origins: The first differences that are more than rounding, those of one moment and root as one.
+    unclear: Differences that rounding may make.
+    notes: What else is to be known.
     """
 
     origins: tuple[Origin, ...] = ()
@@ -57,14 +52,9 @@ class HeldStates:
 def held_states(rank: str, reference: Side, candidate: Side, *, equal: bool) -> HeldStates:
     """Compare the states of one rank after the first and the last recorded step.
 
-    Parameters
-    ----------
-    rank
-        What it is called.
-    reference, candidate
-        Its two runs, by the reference's names.
-    equal
-        Whether all that was recorded is equal bit by bit; else only what is held beside is looked at, and what noise
+    rank: What it is called.
+    reference, candidate: Its two runs, by the reference's names.
+    equal: Whether all that was recorded is equal bit by bit; else only what is held beside is looked at, and what noise
         may have made of it is no difference.
     """
     found = beside(reference, candidate)

@@ -292,14 +292,9 @@ def root_of(state: StateRecord) -> str:
 class Beside:
     """Other tensors of the process, by the variables that lead to them.
 
-    Attributes
-    ----------
-    used
-        Roots that move in a run, or are a copy of something trained.
-    moving
-        Those of them that move.
-    every
-        All of them.
+    used: Roots that move in a run, or are a copy of something trained.
+    moving: Those of them that move.
+    every: All of them.
     """
 
     used: frozenset[str]

@@ -262,14 +262,9 @@ ONE_UNSEEN = Region(unseen=1)
 class BetweenSteps:
     """Judges parameters and buffers that a call takes by their values after the step before.
 
-    Parameters
-    ----------
-    step
-        The aligned step.
-    ledger, judge, operations, places, settling
-        As the walk has them.
-    updated
-        Gives the last updates of a parameter of that name on all ranks.
+    step: The aligned step.
+    ledger, judge, operations, places, settling: As the walk has them.
+    updated: Gives the last updates of a parameter of that name on all ranks.
     """
 
     def __init__(

@@ -124,17 +124,11 @@ class Tracer:
         """Return the boundary of a tensor's gradient: the gradients that its consumers, or the modules that return
         it, send back.
 
-        Parameters
-        ----------
-        pair
-            The forward tensor whose gradient is judged, as record of `item`.
-        item
-            The call that made the tensor or, with `inside`, the module that it went into.
-        gradient
-            The gradient that is judged; a module that returns the tensor and gets this very
-            gradient explains nothing.
-        inside
-            Whether only consumers inside of `item` count.
+        pair: The forward tensor whose gradient is judged, as record of `item`.
+        item: The call that made the tensor or, with `inside`, the module that it went into.
+        gradient: The gradient that is judged; a module that returns the tensor and gets this very gradient explains
+            nothing.
+        inside: Whether only consumers inside of `item` count.
         """
         boundary = Boundary()
         for side, call in zip(self._sides(boundary), (item.reference, item.candidate), strict=True):

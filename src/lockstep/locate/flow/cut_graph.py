@@ -26,16 +26,11 @@ _UNRELATED = 1.0
 class Cuts:
     """Finds where one run cuts the graph, and settles gradients that lack a part for that reason.
 
-    Parameters
-    ----------
-    step
-        The aligned step.
-    ledger, origins, places, settling
-        As the walk has them.
-    sees_every_call
-        Whether what no call was seen to send was sent by none.
-    tells_gradients
-        Whether each run was recorded with every gradient that a call sends on, as trainings of PyTorch are.
+    step: The aligned step.
+    ledger, origins, places, settling: As the walk has them.
+    sees_every_call: Whether what no call was seen to send was sent by none.
+    tells_gradients: Whether each run was recorded with every gradient that a call sends on, as trainings of PyTorch
+        are.
     """
 
     def __init__(

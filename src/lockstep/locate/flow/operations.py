@@ -26,12 +26,8 @@ from lockstep.measure.measured_pair import Measured, pooled
 class Operations:
     """Operations of one aligned step, each put together once.
 
-    Parameters
-    ----------
-    step
-        The aligned step.
-    ledger
-        Measures the pairs.
+    step: The aligned step.
+    ledger: Measures the pairs.
     """
 
     def __init__(self, step: AlignedStep, ledger: Ledger) -> None:

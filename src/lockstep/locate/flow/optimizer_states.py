@@ -52,10 +52,7 @@ class _Otherwise:
 class OptimizerStates:
     """Judges the states that enter the updates of one step.
 
-    Parameters
-    ----------
-    step, ledger, origins, judge, sees_every_call
-        As for the walk through the updates, which comes next.
+    step, ledger, origins, judge, sees_every_call: As for the walk through the updates, which comes next.
     """
 
     def __init__(

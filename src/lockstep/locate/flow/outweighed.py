@@ -38,10 +38,7 @@ NO_PAIR = Judgement(
 class Outweighing:
     """Tells which differences of one aligned step are outweighed.
 
-    Parameters
-    ----------
-    step, ledger, operations, judge
-        As the walk through the step has them.
+    step, ledger, operations, judge: As the walk through the step has them.
     """
 
     def __init__(
@@ -190,12 +187,8 @@ CUT_TO_EQUAL = "its shape differs, and everything computed from it is equal bit 
 class Extents:
     """Decides the meaning of a different shape in one aligned step.
 
-    Parameters
-    ----------
-    step
-        The aligned step.
-    ledger
-        What is known of it so far.
+    step: The aligned step.
+    ledger: What is known of it so far.
     """
 
     def __init__(self, step: AlignedStep, ledger: Ledger) -> None:

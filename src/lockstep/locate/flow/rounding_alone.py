@@ -32,12 +32,9 @@ from lockstep.measure.measured_pair import Measured, alone
 class RoundingAlone:
     """Gathers over the recorded steps of one rank which gradients are rounding alone.
 
-    Attributes
-    ----------
-    sizes
-        By parameter the largest norm that rounding may give its gradient, of those whose gradients were never larger.
-    moved
-        By parameter how far an update takes an element, root mean square and at most, of both runs.
+    sizes: By parameter the largest norm that rounding may give its gradient, of those whose gradients were never
+        larger.
+    moved: By parameter how far an update takes an element, root mean square and at most, of both runs.
     """
 
     sizes: dict[str, float] = field(default_factory=dict)

@@ -24,12 +24,8 @@ from lockstep.measure.measured_pair import Measured
 class Settling:
     """Settles pairs: keeps and reports each in the ledger, and names origins.
 
-    Parameters
-    ----------
-    ledger, origins
-        What is known and found so far in this rank; both are added to.
-    extents, scopes
-        Of the step.
+    ledger, origins: What is known and found so far in this rank; both are added to.
+    extents, scopes: Of the step.
     """
 
     def __init__(self, ledger: Ledger, origins: Origins, extents: Extents, scopes: Scopes) -> None:
@@ -199,26 +195,15 @@ class Scopes:
 class JudgedPair:
     """A pair with everything that the walk decides by.
 
-    Parameters
-    ----------
-    item
-        The call that the pair is met at.
-    measured, judgement
-        How far apart its sides are, and whether that is explained.
-    entering
-        What it was computed from.
-    place
-        Gives where an origin would be.
-    settings
-        What says that the call was made with other settings.
-    chosen
-        Settings that the script chose otherwise.
-    background
-        What it also depends on, without having been judged against it.
-    name
-        What an origin's words call it, "" where its place says enough.
-    cause
-        What origins of one cause have in common, None where each is its own.
+    item: The call that the pair is met at.
+    measured, judgement: How far apart its sides are, and whether that is explained.
+    entering: What it was computed from.
+    place: Gives where an origin would be.
+    settings: What says that the call was made with other settings.
+    chosen: Settings that the script chose otherwise.
+    background: What it also depends on, without having been judged against it.
+    name: What an origin's words call it, "" where its place says enough.
+    cause: What origins of one cause have in common, None where each is its own.
     """
 
     item: Aligned

@@ -318,10 +318,7 @@ def module_differences(
 
     Modules of two classes are told apart by their names alone; recordings of earlier builds tell no settings.
 
-    Raises
-    ------
-    CorruptError
-        If the settings of a module are no JSON object.
+    Raises CorruptError if the settings of a module are no JSON object.
     """
     there = {names.module(path): module for path, module in _modules(candidate, names).items()}
     found = {}
@@ -383,10 +380,7 @@ def settings_of(
 ) -> Mapping[str, Any]:
     """Return the plain attributes of a module, or the settings of `what` else a table has in such a text.
 
-    Raises
-    ------
-    CorruptError
-        If that is no JSON object.
+    Raises CorruptError if that is no JSON object.
     """
     where = f"{rank.path}/{file}"
     try:

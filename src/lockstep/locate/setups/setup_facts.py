@@ -28,16 +28,10 @@ class Acts(str, Enum):
 class Fact:
     """One thing that two set-ups may have alike or not.
 
-    Parameters
-    ----------
-    name
-        As it is printed.
-    aspect
-        The `id` of its row in the aspects of `lockstep check`.
-    acts
-        Where it acts.
-    noted_by_both
-        Whether it tells something only where both recordings note it: earlier builds, or a CPU, have none.
+    name: As it is printed.
+    aspect: The `id` of its row in the aspects of `lockstep check`.
+    acts: Where it acts.
+    noted_by_both: Whether it tells something only where both recordings note it: earlier builds, or a CPU, have none.
     """
 
     name: str

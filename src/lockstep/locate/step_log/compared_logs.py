@@ -24,13 +24,7 @@ from lockstep.store.step_log import read_step_log
 def compared_with_logs(
     found: Comparison, pairing: Pairing, calibration: Recording | None
 ) -> Comparison:
-    """Return a comparison with what the step logs of all ranks say.
-
-    Raises
-    ------
-    CorruptError
-        If a step log was changed.
-    """
+    """Return a comparison with what the step logs of all ranks say. Raises CorruptError if a step log was changed."""
     logs = _compare_all(pairing, calibration)
     if logs is None:
         return found

@@ -59,20 +59,12 @@ def growth_of(
 ) -> Growth | None:
     """Return how a number of two runs grows apart; None where it is equal bit by bit, or too few steps have it.
 
-    Parameters
-    ----------
-    name
-        What it is called.
-    values
-        In order of steps.
-    dtype
-        What it was computed in.
-    rank
-        The rank.
-    noise
-        By step, the relative difference that a calibration shows.
-    restarts
-        Steps at which the candidate was set to the reference's state: the difference begins anew.
+    name: What it is called.
+    values: In order of steps.
+    dtype: What it was computed in.
+    rank: The rank.
+    noise: By step, the relative difference that a calibration shows.
+    restarts: Steps at which the candidate was set to the reference's state: the difference begins anew.
     """
     apart = distances(values)
     if not any(apart):

@@ -43,23 +43,13 @@ def again(
 ) -> list[Result]:
     """Run a call again on its own recorded inputs.
 
-    Parameters
-    ----------
-    call
-        An operator or an update, with whole tensors.
-    machine
-        Where, and in which dtype.
-    repeat
-        How often; 0 to hold only what was recorded.
-    like
-        A call of the other run whose plain arguments are used.
-    memory_bytes
-        What the process may take.
+    call: An operator or an update, with whole tensors.
+    machine: Where, and in which dtype.
+    repeat: How often; 0 to hold only what was recorded.
+    like: A call of the other run whose plain arguments are used.
+    memory_bytes: What the process may take.
 
-    Raises
-    ------
-    CannotReplay
-        If the call cannot be run again at all.
+    Raises CannotReplay if the call cannot be run again at all.
     """
     if call.kind is CallKind.OPTIMIZER:
         return _update(call, machine, repeat)
@@ -73,10 +63,7 @@ def again(
 def rebuilt_like(call: Call, like: Call | None) -> Rebuilt:
     """A call put together again, with the plain arguments of another where one is given.
 
-    Raises
-    ------
-    CannotReplay
-        If that cannot be done.
+    Raises CannotReplay if that cannot be done.
     """
     rebuilt = rebuild(call)
     return rebuilt if like is None else rebuilt.with_settings(rebuild(like))

@@ -32,16 +32,10 @@ from lockstep.replay.error_bounds.rounded_elements import Bias, Envelope, allowe
 class Alone:
     """One result of one call.
 
-    Parameters
-    ----------
-    side
-        The call, re-run as often as it takes.
-    record, reading
-        Which result, and how it is read.
-    made
-        Held in place of what was recorded: what another machine gives.
-    usual
-        How far the other run is off, relative to its result, sound or not, in each population.
+    side: The call, re-run as often as it takes.
+    record, reading: Which result, and how it is read.
+    made: Held in place of what was recorded: what another machine gives.
+    usual: How far the other run is off, relative to its result, sound or not, in each population.
     """
 
     side: Side
@@ -92,11 +86,8 @@ class Alone:
     def local(self, other: Local | None = None) -> Local:
         """Its local error, in the population where that is most against what it may be.
 
-        Parameters
-        ----------
-        other
-            The other run's, where that is sound and carries the same unit roundoff: as much, with a margin, is allowed
-            here.
+        other: The other run's, where that is sound and carries the same unit roundoff: as much, with a margin, is
+            allowed here.
         """
         return worst(self.locals(other))
 

@@ -21,10 +21,7 @@ from lockstep.replay.calls.rerun import Precision, Rerun, outputs_of
 class Choice:
     """A whole-number result of one side.
 
-    Parameters
-    ----------
-    valid
-        It is what the operator makes of this side's own inputs, or a tie away from it.
+    valid: It is what the operator makes of this side's own inputs, or a tie away from it.
     """
 
     valid: bool
@@ -33,10 +30,7 @@ class Choice:
 def decided(rerun: Rerun, record: TensorRecord) -> Choice:
     """Whether indices, masks or counts follow from the call's own inputs.
 
-    Raises
-    ------
-    CannotReplay
-        If the call cannot be run again in its own dtypes.
+    Raises CannotReplay if the call cannot be run again in its own dtypes.
     """
     expected = outputs_of(rerun.run(Precision.OWN, backward=False, cast=False), record)[0]
     actual = rerun.load(record)
@@ -117,18 +111,11 @@ def decision_words(rerun: Rerun, other: Rerun, record: TensorRecord, others: Ten
 class Dropped:
     """The elements that dropout dropped on one side.
 
-    Parameters
-    ----------
-    kept
-        Where it let elements through; True where the input is zero and it cannot be told.
-    telling
-        Where it can be told.
-    factor
-        What kept elements are multiplied by.
-    sound
-        Whether kept elements are exact and the number of dropped ones is likely.
-    words
-        What is wrong, else "".
+    kept: Where it let elements through; True where the input is zero and it cannot be told.
+    telling: Where it can be told.
+    factor: What kept elements are multiplied by.
+    sound: Whether kept elements are exact and the number of dropped ones is likely.
+    words: What is wrong, else "".
     """
 
     kept: torch.Tensor
@@ -139,13 +126,7 @@ class Dropped:
 
 
 def probability_of(call: Call) -> float:
-    """Share that a dropout call drops; 0 outside of training.
-
-    Raises
-    ------
-    CannotReplay
-        If it is no plain dropout.
-    """
+    """Share that a dropout call drops; 0 outside of training. Raises CannotReplay if it is no plain dropout."""
     name = call.site.op
     if name not in ("torch.nn.functional.dropout", "torch.dropout", "torch.dropout_"):
         raise CannotReplay(f"{name} drops in another way")
@@ -171,10 +152,7 @@ def _setting(call: Call, name: str, position: int, default: Any) -> Any:
 def dropped(rerun: Rerun, unit: float) -> Dropped:
     """Read from a dropout call what it kept, and whether that is sound.
 
-    Raises
-    ------
-    CannotReplay
-        If its input or output is not there.
+    Raises CannotReplay if its input or output is not there.
     """
     share = probability_of(rerun.call)
     source, result = rerun.call.with_role(Role.INPUT), rerun.call.with_role(Role.OUTPUT)

@@ -19,19 +19,11 @@ def grouped_mm(
 ) -> torch.Tensor:
     """`torch._grouped_mm`: each group of rows times its own matrix, as in a mixture of experts.
 
-    Parameters
-    ----------
-    left
-        Rows, shape (M, K), or a batch, shape (G, M, K).
-    right
-        One matrix per group, shape (G, K, N).
-    offs
-        Where each group of rows ends, shape (G,), for a `left` of two dimensions.
+    left: Rows, shape (M, K), or a batch, shape (G, M, K).
+    right: One matrix per group, shape (G, K, N).
+    offs: Where each group of rows ends, shape (G,), for a `left` of two dimensions.
 
-    Raises
-    ------
-    ValueError
-        If rows are grouped in another way.
+    Raises ValueError if rows are grouped in another way.
     """
     if bias is not None or right.dim() != 3:
         raise ValueError("only groups of rows are written out")

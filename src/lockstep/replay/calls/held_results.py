@@ -88,10 +88,7 @@ def results_of(call: Call) -> tuple[TensorRecord, ...]:
 def result_of(said: dict[str, Any]) -> Result:
     """A result out of JSON values, each of its type.
 
-    Raises
-    ------
-    TypeError, ValueError, LookupError
-        If one is not, or not there.
+    Raises TypeError, ValueError, LookupError if one is not, or not there.
     """
     held = tuple(
         Held(
@@ -177,11 +174,8 @@ def root_mean_square(record: TensorRecord) -> float:
 def steps_through(states: Sequence[TensorRecord]) -> float:
     """How many steps of a recurrent layer an error may go through: those of the sequence, in each layer; at least 1.
 
-    Parameters
-    ----------
-    states
-        What it returns: states of the last layer at each step, `(..., directions * width)`, and of each layer at the
-        end, `(layers * directions, ..., width)`. A cell returns states of one step.
+    states: What it returns: states of the last layer at each step, `(..., directions * width)`, and of each layer at
+        the end, `(layers * directions, ..., width)`. A cell returns states of one step.
     """
     if len(states) < 2 or len(states[1].shape) < 2 or states[1].shape == states[0].shape:
         return 1.0

@@ -25,12 +25,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 class Import:
     """A custom function by where it is imported from.
 
-    Parameters
-    ----------
-    module
-        As `import` takes it.
-    attribute
-        The class in it, with dots where it stands within another one.
+    module: As `import` takes it.
+    attribute: The class in it, with dots where it stands within another one.
     """
 
     module: str
@@ -50,13 +46,7 @@ class Import:
 
 
 def import_of(text: str) -> Import:
-    """Return the function that `--import` names.
-
-    Raises
-    ------
-    UsageError
-        If it is no `MODULE:ATTR`.
-    """
+    """Return the function that `--import` names. Raises UsageError if it is no `MODULE:ATTR`."""
     module, colon, attribute = text.partition(":")
     if not colon or not _NAME.fullmatch(module) or not _NAME.fullmatch(attribute):
         raise UsageError(
@@ -71,10 +61,7 @@ _known: dict[Import, Callable[..., Any]] = {}
 def bring(wanted: Sequence[Import]) -> None:
     """Import these functions, and let go of all others.
 
-    Raises
-    ------
-    CannotReplay
-        If one cannot be imported, or is no custom autograd function.
+    Raises CannotReplay if one cannot be imported, or is no custom autograd function.
     """
     _known.clear()
     if not wanted:

@@ -42,12 +42,8 @@ def laid_together(
 ) -> dict[int, torch.Tensor]:
     """Tensors of one call by number, each with its strides, those that shared memory in the same memory again.
 
-    Parameters
-    ----------
-    tensors
-        In any layout.
-    layouts
-        By the same numbers.
+    tensors: In any layout.
+    layouts: By the same numbers.
     """
     found = dict(tensors)
     sharing: dict[tuple[int, torch.dtype], dict[int, Layout]] = {}

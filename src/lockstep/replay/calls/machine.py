@@ -16,14 +16,9 @@ from lockstep.replay.calls.rebuild import CPU
 class Machine:
     """A device, and the numbers that it computes in.
 
-    Parameters
-    ----------
-    device
-        One of torch's.
-    dtype
-        Stands for every floating-point dtype of a call; None leaves them.
-    emulation
-        Profile of an emulated device, "" for none; see `lockstep.devices.emulation`.
+    device: One of torch's.
+    dtype: Stands for every floating-point dtype of a call; None leaves them.
+    emulation: Profile of an emulated device, "" for none; see `lockstep.devices.emulation`.
     """
 
     device: torch.device = CPU

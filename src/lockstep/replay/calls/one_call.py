@@ -82,10 +82,8 @@ class OneCall:
     ) -> Iterator[tuple[TensorRecord, torch.Tensor | None]]:
         """Run it: what it gives for each recorded result, None where it gives none of that shape.
 
-        Parameters
-        ----------
-        of_any_extent
-            Whether axes may have other extents than in the recording, as where the numbers tell how much is chosen.
+        of_any_extent: Whether axes may have other extents than in the recording, as where the numbers tell how much is
+            chosen.
         """
         double = precision is Precision.DOUBLE
         function, op = self.rebuilt.function, self.call.site.op
@@ -108,10 +106,7 @@ class OneCall:
 def one_call(call: Call, *, draws: bool = False) -> OneCall:
     """A call, ready to be run; one that drops elements only if it `draws` from a state that is known.
 
-    Raises
-    ------
-    CannotReplay
-        If it cannot be run again.
+    Raises CannotReplay if it cannot be run again.
     """
     family = family_of(call.site.op)
     if family in _NEVER_AGAIN:

@@ -37,10 +37,7 @@ KERNELS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 def is_by_element(call: Call, kind: type[torch.optim.Optimizer] | None = None) -> bool:
     """Whether each element of a parameter is updated by itself, as the class named `kind` or else the call's own does.
 
-    Raises
-    ------
-    CannotReplay
-        If the class is not one of `torch.optim`.
+    Raises CannotReplay if the class is not one of `torch.optim`.
     """
     name = canonical_name((kind or _class_of(call.site.op)).__name__)
     return name not in _NOT_PER_ELEMENT | _NOT_PER_PARAMETER
@@ -64,17 +61,10 @@ class Part:
 class UpdateRerun:
     """The update of one parameter in one run, ready to be made again, some elements at a time.
 
-    Parameters
-    ----------
-    call
-        The optimizer's call on one parameter.
-    kind
-        The class to run it as, where that is not the one by its name.
+    call: The optimizer's call on one parameter.
+    kind: The class to run it as, where that is not the one by its name.
 
-    Raises
-    ------
-    CannotReplay
-        If the class is not one of `torch.optim`, or its parameter or gradient was not recorded.
+    Raises CannotReplay if the class is not one of `torch.optim`, or its parameter or gradient was not recorded.
     """
 
     def __init__(self, call: Call, kind: type[torch.optim.Optimizer] | None = None) -> None:
@@ -106,10 +96,7 @@ class UpdateRerun:
     def local(self, record: TensorRecord, made: torch.Tensor | None = None) -> Local:
         """Local error of a recorded parameter or state after the update, or of what another machine made of it.
 
-        Raises
-        ------
-        CannotReplay
-            If torch refuses, or the optimizer keeps no such state.
+        Raises CannotReplay if torch refuses, or the optimizer keeps no such state.
         """
         chunks = list(self.chunks()) if record.content.numel > 1 else list(self.chunks())[:1]
         flat = None if made is None else made.reshape(-1)
@@ -125,10 +112,7 @@ class UpdateRerun:
 
         `made` stands for the recorded ones where it is given.
 
-        Raises
-        ------
-        CannotReplay
-            If torch refuses, or the optimizer keeps no such state.
+        Raises CannotReplay if torch refuses, or the optimizer keeps no such state.
         """
         key, recorded = _key(record), Elements(record)
         truth = self._stepped(chunk, double=True).get(key)
@@ -160,15 +144,9 @@ class UpdateRerun:
     def made_of(self, entering: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Parameter ("param") and state after this update in double precision, of other tensors than it got.
 
-        Parameters
-        ----------
-        entering
-            "param", "grad" and each state by the optimizer's name; they are not written to.
+        entering: "param", "grad" and each state by the optimizer's name; they are not written to.
 
-        Raises
-        ------
-        CannotReplay
-            If torch refuses.
+        Raises CannotReplay if torch refuses.
         """
         known = inspect.signature(self._kind).parameters
         copies = {
@@ -196,10 +174,7 @@ class UpdateRerun:
     def truth(self, record: TensorRecord) -> torch.Tensor:
         """Return a recorded parameter or state in double precision.
 
-        Raises
-        ------
-        CannotReplay
-            If torch refuses, or the optimizer keeps no such state.
+        Raises CannotReplay if torch refuses, or the optimizer keeps no such state.
         """
         found = self._stepped(slice(0, self._entering["param"].numel), double=True).get(
             _key(record)
@@ -234,10 +209,7 @@ class UpdateRerun:
 
         Tensors are laid as they were. What is given back lies on the CPU.
 
-        Raises
-        ------
-        CannotReplay
-            If torch refuses.
+        Raises CannotReplay if torch refuses.
         """
         entering = {
             key: laid(machine.moved(elements.part(slice(0, elements.numel))), elements.layout)

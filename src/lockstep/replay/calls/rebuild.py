@@ -41,16 +41,10 @@ class Slot:
 class Rebuilt:
     """A recorded operator call that can be run again.
 
-    Parameters
-    ----------
-    op
-        As recorded.
-    function
-        What the name means.
-    args, kwargs
-        Arguments with a `Slot` for every tensor.
-    inputs
-        Input records by index.
+    op: As recorded.
+    function: What the name means.
+    args, kwargs: Arguments with a `Slot` for every tensor.
+    inputs: Input records by index.
     """
 
     op: str
@@ -76,10 +70,7 @@ class Rebuilt:
     def with_settings(self, other: Rebuilt) -> Rebuilt:
         """The same call with the plain arguments of another of the same form.
 
-        Raises
-        ------
-        CannotReplay
-            If tensors stand elsewhere among the other's arguments.
+        Raises CannotReplay if tensors stand elsewhere among the other's arguments.
         """
         if _form((other.args, other.kwargs)) != _form((self.args, self.kwargs)):
             raise CannotReplay("the two runs pass their tensors in another way")
@@ -293,13 +284,7 @@ def _whole_numbers(value: Any) -> list[int]:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Dtype of a recorded name.
-
-    Raises
-    ------
-    CannotReplay
-        If torch has no such dtype.
-    """
+    """Dtype of a recorded name. Raises CannotReplay if torch has no such dtype."""
     found = vars(torch).get(name)
     if not isinstance(found, torch.dtype):
         raise CannotReplay(f"this torch has no dtype {name!r}")

@@ -15,13 +15,7 @@ LARGE = 1 << 21
 
 
 def load(record: TensorRecord) -> torch.Tensor:
-    """A whole tensor on the CPU in its recorded dtype.
-
-    Raises
-    ------
-    CannotReplay
-        If it was not saved whole.
-    """
+    """A whole tensor on the CPU in its recorded dtype. Raises CannotReplay if it was not saved whole."""
     dtype = torch_dtype(record.dtype)
     if record.content.numel == 0:
         return torch.empty(record.shape, dtype=dtype)

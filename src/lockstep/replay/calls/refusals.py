@@ -39,10 +39,7 @@ tensors that are measured ahead."""
 class TooLarge(CannotReplay):
     """A re-run would take more memory than it may.
 
-    Parameters
-    ----------
-    needed_bytes
-        What the whole comparison would take with it.
+    needed_bytes: What the whole comparison would take with it.
     """
 
     def __init__(self, needed_bytes: int) -> None:
@@ -51,13 +48,7 @@ class TooLarge(CannotReplay):
 
 
 def check_memory(calls: CallPair, memory_bytes: int, *, backward: bool) -> None:
-    """See whether a call may be run again.
-
-    Raises
-    ------
-    TooLarge
-        If that takes more memory than it may.
-    """
+    """See whether a call may be run again. Raises TooLarge if that takes more memory than it may."""
     for call in (calls.reference, calls.candidate):
         if call is not None:
             check_call(call, memory_bytes, backward=backward)

@@ -52,13 +52,9 @@ class Precision(Enum):
 class Results:
     """The results of a re-run.
 
-    Parameters
-    ----------
-    outputs
-        By output index as recorded; what was written in place and buffers come behind the results.
-    gradients
-        By input index and occurrence. Where several inputs have one content, the gradient of this
-        one alone comes first, then the sum of theirs, which is what one tensor passed twice gets.
+    outputs: By output index as recorded; what was written in place and buffers come behind the results.
+    gradients: By input index and occurrence. Where several inputs have one content, the gradient of this one alone
+        comes first, then the sum of theirs, which is what one tensor passed twice gets.
     """
 
     outputs: dict[int, torch.Tensor]

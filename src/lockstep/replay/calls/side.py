@@ -36,10 +36,7 @@ class Reading:
     def of(self, results: Results, record: TensorRecord) -> torch.Tensor:
         """Return a re-run's value for a recorded output, in this reading.
 
-        Raises
-        ------
-        CannotReplay
-            If it made none, or one of another shape.
+        Raises CannotReplay if it made none, or one of another shape.
         """
         found = outputs_of(results, record)
         return found[min(self.number, len(found) - 1)]
@@ -48,12 +45,8 @@ class Reading:
 class Side:
     """One call of one run, re-run as often as its judge needs.
 
-    Parameters
-    ----------
-    rerun
-        The call.
-    backward
-        Whether its gradients are judged.
+    rerun: The call.
+    backward: Whether its gradients are judged.
     """
 
     def __init__(self, rerun: Rerun, *, backward: bool) -> None:
@@ -66,13 +59,7 @@ class Side:
         self._groups: dict[tuple[Role, int, int, Reading], list[torch.Tensor | None]] = {}
 
     def check(self) -> None:
-        """Run the call once.
-
-        Raises
-        ------
-        CannotReplay
-            If that is not possible, or it gives outputs of other shapes.
-        """
+        """Run the call once. Raises CannotReplay if that is not possible, or it gives outputs of other shapes."""
         results = self.rerun.run(Precision.DOUBLE, backward=False)
         for record in self.call.with_role(Role.OUTPUT):
             outputs_of(results, record)
@@ -100,13 +87,7 @@ class Side:
         return self._actual[1]
 
     def readings(self, record: TensorRecord) -> list[Reading]:
-        """Ways to read an output; at least one.
-
-        Raises
-        ------
-        CannotReplay
-            If the call cannot be run again.
-        """
+        """Ways to read an output; at least one. Raises CannotReplay if the call cannot be run again."""
         casts = (True, False) if self.rerun.cast is not None else (True,)
         return [
             Reading(cast, number)

@@ -26,13 +26,7 @@ REFUSALS = (
 
 @contextmanager
 def torch_may_refuse() -> Iterator[None]:
-    """Say what torch refuses as a reason why a call cannot be run again.
-
-    Raises
-    ------
-    CannotReplay
-        If it does.
-    """
+    """Say what torch refuses as a reason why a call cannot be run again. Raises CannotReplay if it does."""
     try:
         yield
     except CannotReplay:

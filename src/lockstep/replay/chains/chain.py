@@ -68,24 +68,13 @@ class _Run:
 class Chain:
     """A module's calls, ready to be run again in their order.
 
-    Parameters
-    ----------
-    module
-        The module's call.
-    machine
-        Where it is run again.
-    memory_bytes
-        What the process may take.
+    module: The module's call.
+    machine: Where it is run again.
+    memory_bytes: What the process may take.
 
-    Attributes
-    ----------
-    refused
-        Calls that are not run again, with the reason.
+    refused: Calls that are not run again, with the reason.
 
-    Raises
-    ------
-    CannotReplay
-        If nothing of it can be run again.
+    Raises CannotReplay if nothing of it can be run again.
     """
 
     def __init__(self, module: ModuleCall, machine: Machine, memory_bytes: int) -> None:
@@ -123,19 +112,11 @@ class Chain:
     ) -> dict[int, torch.Tensor]:
         """Return the results of the calls, by the number of the recorded content.
 
-        Parameters
-        ----------
-        precision, machine
-            In which numbers, and where.
-        alter
-            Applied to every floating-point tensor that enters.
-        probe
-            Whether a call that torch refuses is left out from now on.
+        precision, machine: In which numbers, and where.
+        alter: Applied to every floating-point tensor that enters.
+        probe: Whether a call that torch refuses is left out from now on.
 
-        Raises
-        ------
-        CannotReplay
-            If torch refuses.
+        Raises CannotReplay if torch refuses.
         """
         run = _Run(precision, machine, alter)
         with leaving_no_trace(), torch.no_grad(), machine.at_work():
@@ -249,21 +230,12 @@ def chained(
 ) -> Chained:
     """Run a module's calls again in their order.
 
-    Parameters
-    ----------
-    module
-        With whole tensors.
-    machine
-        Where.
-    like_its_own
-        Whether each call alone is sound here, so that what the chain is off in its own dtypes is noise.
-    memory_bytes
-        What the process may take.
+    module: With whole tensors.
+    machine: Where.
+    like_its_own: Whether each call alone is sound here, so that what the chain is off in its own dtypes is noise.
+    memory_bytes: What the process may take.
 
-    Raises
-    ------
-    CannotReplay
-        If nothing of it can be run again.
+    Raises CannotReplay if nothing of it can be run again.
     """
     chain = Chain(module, machine, memory_bytes)
     noisy = chain.noisy(like_its_own=like_its_own)

@@ -45,15 +45,11 @@ _RUNS = 9
 class AfterRegion:
     """One run's tensor after a region; a `lockstep.replay.verdicts.which_run.Held`.
 
-    Parameters
-    ----------
-    record
-        The tensor.
-    actual, truth, noisy
-        It, what double precision makes of the region's inputs, and what arithmetic like its own makes of them.
-    undefined
-        Elements that follow from nothing but by which number a mask leaves out: rows of which it leaves all out, such
-        as padding at the left under a causal mask.
+    record: The tensor.
+    actual, truth, noisy: It, what double precision makes of the region's inputs, and what arithmetic like its own makes
+        of them.
+    undefined: Elements that follow from nothing but by which number a mask leaves out: rows of which it leaves all out,
+        such as padding at the left under a causal mask.
     """
 
     record: TensorRecord
@@ -85,10 +81,7 @@ class AfterRegion:
 class Passages:
     """Judges tensors after regions; counts the work that this takes.
 
-    Parameters
-    ----------
-    memory_bytes
-        Memory that the whole process may take.
+    memory_bytes: Memory that the whole process may take.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -98,10 +91,7 @@ class Passages:
     def judged(self, sources: Sequence[Measured], target: Measured, region: Region) -> Judgement:
         """Judge a tensor after a region.
 
-        Raises
-        ------
-        CannotReplay
-            If neither run's calls can be run again, or doing so is not faithful to them.
+        Raises CannotReplay if neither run's calls can be run again, or doing so is not faithful to them.
         """
         reference, candidate = records_of(target)
         if max(unit_roundoff(reference.dtype), unit_roundoff(candidate.dtype)) < SINGLE:

@@ -31,17 +31,10 @@ _ONE_CALL = 3.0
 class RegionRun:
     """One run's calls in a region, as far as one tensor was computed by them.
 
-    Parameters
-    ----------
-    calls
-        The calls without partner, in order of time.
-    target
-        The tensor that leaves.
+    calls: The calls without partner, in order of time.
+    target: The tensor that leaves.
 
-    Raises
-    ------
-    CannotReplay
-        If a call cannot be run again, or draws random numbers.
+    Raises CannotReplay if a call cannot be run again, or draws random numbers.
     """
 
     def __init__(self, calls: Sequence[Call], target: TensorRecord) -> None:
@@ -72,13 +65,7 @@ class RegionRun:
         )
 
     def check_memory(self, memory_bytes: int) -> None:
-        """See whether the region may be run again.
-
-        Raises
-        ------
-        TooLarge
-            If that takes more memory than it may.
-        """
+        """See whether the region may be run again. Raises TooLarge if that takes more memory than it may."""
         alive: dict[int, int] = {}
         most = 0
         for position, step in enumerate(self._steps):
@@ -106,25 +93,14 @@ class RegionRun:
     ) -> torch.Tensor:
         """The tensor that leaves.
 
-        Parameters
-        ----------
-        precision
-            In which numbers.
-        given
-            Other tensors for contents that enter, by number: those of the other run, of as many elements.
-        alter
-            Applied to every floating-point tensor that enters, but for masks.
-        alter_masks
-            Applied to what is added to scores to leave them out, whether it enters or is made inside.
-        altered
-            Applied to single contents that enter, by number.
-        casts
-            Whether what enters a call is rounded as autocast rounded it.
+        precision: In which numbers.
+        given: Other tensors for contents that enter, by number: those of the other run, of as many elements.
+        alter: Applied to every floating-point tensor that enters, but for masks.
+        alter_masks: Applied to what is added to scores to leave them out, whether it enters or is made inside.
+        altered: Applied to single contents that enter, by number.
+        casts: Whether what enters a call is rounded as autocast rounded it.
 
-        Raises
-        ------
-        CannotReplay
-            If torch refuses, the calls draw random numbers, or the result has another shape.
+        Raises CannotReplay if torch refuses, the calls draw random numbers, or the result has another shape.
         """
         with torch_may_refuse(), leaving_no_trace(), torch.no_grad():
             before = torch.get_rng_state()

@@ -73,19 +73,11 @@ def functions_apart(
 ) -> Local:
     """How far apart two functions are without any rounding on the way, and what may be left.
 
-    Parameters
-    ----------
-    left, right
-        The calls of the two runs.
-    given
-        What takes the place of what enters the second, by number: the first one's tensors.
-    undefined
-        Elements that follow from nothing but by which number a mask leaves out; they are not looked at.
+    left, right: The calls of the two runs.
+    given: What takes the place of what enters the second, by number: the first one's tensors.
+    undefined: Elements that follow from nothing but by which number a mask leaves out; they are not looked at.
 
-    Raises
-    ------
-    CannotReplay
-        If a call cannot be run again so.
+    Raises CannotReplay if a call cannot be run again so.
     """
     one, two = _Run(left, {}), _Run(right, given)
     where = ~undefined

@@ -25,15 +25,9 @@ _MOST_SPREAD = 0.5
 def drawn(call: Call, written: Collection[str] = ()) -> Call:
     """The call with drawn inputs; results are still to be made, see `with_results`.
 
-    Parameters
-    ----------
-    written
-        Arguments that the operator writes to, as `args.0`: they are its results where it gives nothing.
+    written: Arguments that the operator writes to, as `args.0`: they are its results where it gives nothing.
 
-    Raises
-    ------
-    CannotReplay
-        If it is not known which numbers an input had, or some were none.
+    Raises CannotReplay if it is not known which numbers an input had, or some were none.
     """
     generator = torch.Generator().manual_seed(_SEED)
     numbers = itertools.count()
@@ -79,10 +73,7 @@ def with_results(
 ) -> Call:
     """The call as if it had been recorded with these results.
 
-    Raises
-    ------
-    CannotReplay
-        If an output is missing, or of another dtype or shape.
+    Raises CannotReplay if an output is missing, or of another dtype or shape.
     """
     records = []
     for record in call.records:

@@ -37,16 +37,10 @@ def substitute(
 ) -> Substitute:
     """A form of an operator out of what a device has, run beside the operator on drawn inputs.
 
-    Parameters
-    ----------
-    name
-        The operator, as the dispatcher calls it.
-    calls
-        Recorded calls of it, one for each form of its inputs that is to be tried.
-    support
-        What the device has.
-    memory_bytes
-        What the process may take.
+    name: The operator, as the dispatcher calls it.
+    calls: Recorded calls of it, one for each form of its inputs that is to be tried.
+    support: What the device has.
+    memory_bytes: What the process may take.
     """
     operator = overload_of(name)
     if operator is None:
@@ -93,10 +87,7 @@ def _tried(
 ) -> Substitute:
     """A form on every call that can be run; one that is not equal on one of them is none.
 
-    Raises
-    ------
-    CannotReplay
-        If it needs what the device lacks, or is not equal.
+    Raises CannotReplay if it needs what the device lacks, or is not equal.
     """
     parts: dict[str, None] = {}
     replaced: dict[str, str] = {}

@@ -34,19 +34,11 @@ class Lacks(CannotReplay):
 class Parts(TorchDispatchMode):
     """Runs what is called within it as the device would, and notes what that comes down to.
 
-    Parameters
-    ----------
-    support
-        What the device has.
-    only_note
-        Whether what is lacking is noted and run as it is, rather than put in another form.
+    support: What the device has.
+    only_note: Whether what is lacking is noted and run as it is, rather than put in another form.
 
-    Attributes
-    ----------
-    found, lacking
-        What was called that the device has, and what it lacks, in order.
-    replaced
-        What was put in another form within the form, with that form's words.
+    found, lacking: What was called that the device has, and what it lacks, in order.
+    replaced: What was put in another form within the form, with that form's words.
     """
 
     def __init__(self, support: SupportList, *, only_note: bool = False) -> None:

@@ -25,12 +25,8 @@ _SAMPLE = 1 << 16
 class Size:
     """Euclidean norm of something, and over how many elements it is spread.
 
-    Parameters
-    ----------
-    norm
-        In the tensor's unit; `inf` where NaN or Inf stand in other places.
-    spread
-        Effective number of elements that carry it, `(sum e^2)^2 / sum e^4`, at least 1.
+    norm: In the tensor's unit; `inf` where NaN or Inf stand in other places.
+    spread: Effective number of elements that carry it, `(sum e^2)^2 / sum e^4`, at least 1.
     """
 
     norm: float

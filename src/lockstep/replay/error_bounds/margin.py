@@ -30,16 +30,11 @@ from lockstep.replay.error_bounds.distance import Size, error_of, populations, s
 class Local:
     """Local error of one result, with what a sound kernel may be off, in the tensor's unit.
 
-    Parameters
-    ----------
-    error, tolerance
-        In the population in which the error is largest against its tolerance.
-    norm
-        Of the double-precision result there.
-    misrounded, allowed_misrounded
-        Share of 16-bit results that are not the double-precision result rounded as sound kernels round it.
-    bias, allowed_bias
-        How far the errors of 16-bit results lie to one side, over their root mean square.
+    error, tolerance: In the population in which the error is largest against its tolerance.
+    norm: Of the double-precision result there.
+    misrounded, allowed_misrounded: Share of 16-bit results that are not the double-precision result rounded as sound
+        kernels round it.
+    bias, allowed_bias: How far the errors of 16-bit results lie to one side, over their root mean square.
     """
 
     error: Size
@@ -115,14 +110,9 @@ class Margin:
 
         factor * (1 + FEW_ELEMENTS / sqrt(n)) * max(noise, least) + always
 
-    Parameters
-    ----------
-    factor
-        How many times the noise of a sound kernel another may be off (`lockstep.judge.tolerances`).
-    least
-        Noise that there is at any rate, in the tensor's unit.
-    always
-        What is allowed whatever the noise, in the tensor's unit.
+    factor: How many times the noise of a sound kernel another may be off (`lockstep.judge.tolerances`).
+    least: Noise that there is at any rate, in the tensor's unit.
+    always: What is allowed whatever the noise, in the tensor's unit.
     """
 
     factor: float
@@ -173,18 +163,11 @@ def within(
 ) -> Local:
     """How far a tensor is from what calls give in double precision, and what it may be off.
 
-    Parameters
-    ----------
-    actual, truth
-        The tensor and what double precision gives.
-    noisy
-        What arithmetic like its own gives.
-    unit
-        Its unit roundoff.
-    where
-        Which elements; None for all.
-    known
-        Noise that is known otherwise: how far a sound run is off.
+    actual, truth: The tensor and what double precision gives.
+    noisy: What arithmetic like its own gives.
+    unit: Its unit roundoff.
+    where: Which elements; None for all.
+    known: Noise that is known otherwise: how far a sound run is off.
     """
     error, norm = error_of(actual, truth, where), size_of(truth, where).norm
     noise = max(known, noise_of(noisy, truth, where))

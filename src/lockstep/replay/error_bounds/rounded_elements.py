@@ -38,14 +38,9 @@ Mask = torch.Tensor | None
 class Envelope:
     """The values that correct kernels may round a result to.
 
-    Parameters
-    ----------
-    truth
-        What double precision gives, in double precision.
-    dtype
-        The 16-bit dtype that it is rounded to.
-    made
-        What sound kernels make of it, numbers of that dtype in double precision.
+    truth: What double precision gives, in double precision.
+    dtype: The 16-bit dtype that it is rounded to.
+    made: What sound kernels make of it, numbers of that dtype in double precision.
     """
 
     truth: torch.Tensor
@@ -84,14 +79,9 @@ class Envelope:
 class Bias:
     """How far the errors of a result lie to one side, over their root mean square: dimensionless, at most 1.
 
-    Parameters
-    ----------
-    size
-        Towards zero or away from it, or down or up, whichever is more.
-    chance
-        What chance may make of it.
-    spread
-        Root mean square of the errors, in units in the last place.
+    size: Towards zero or away from it, or down or up, whichever is more.
+    chance: What chance may make of it.
+    spread: Root mean square of the errors, in units in the last place.
     """
 
     size: float = 0.0
@@ -106,18 +96,12 @@ def bias_of(
 
     An error of more than one unit in the last place counts as one, so that no few elements decide.
 
-    Parameters
-    ----------
-    actual, envelope
-        The result, in double precision, and what it is held against.
-    noise
-        Root mean square of what single precision is off inside, in the tensor's unit: elements that cancel to less
+    actual, envelope: The result, in double precision, and what it is held against.
+    noise: Root mean square of what single precision is off inside, in the tensor's unit: elements that cancel to less
         than that have no last place to count in.
-    where
-        Which elements count.
-    rows
-        Whether elements along the last axis share roundings of what they have in common (a mean, a maximum): then each
-        row counts as one draw.
+    where: Which elements count.
+    rows: Whether elements along the last axis share roundings of what they have in common (a mean, a maximum): then
+        each row counts as one draw.
     """
     truth, info = envelope.truth, torch.finfo(envelope.dtype)
     counts = actual.isfinite() & (truth.abs() >= info.tiny) & (truth.abs() <= info.max)

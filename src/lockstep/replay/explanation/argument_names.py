@@ -20,14 +20,9 @@ _MISSING = object()
 class Argument:
     """One argument of a call.
 
-    Parameters
-    ----------
-    key
-        Position among the positional ones, or keyword.
-    name
-        As the operator's signature has it; "argument 1" where it has none.
-    value
-        As given, or the default.
+    key: Position among the positional ones, or keyword.
+    name: As the operator's signature has it; "argument 1" where it has none.
+    value: As given, or the default.
     """
 
     key: int | str

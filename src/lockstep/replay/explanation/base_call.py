@@ -19,17 +19,11 @@ from lockstep.replay.questions import Unexplained
 class Base:
     """A call that can be run again, beside the reference's own.
 
-    Parameters
-    ----------
-    call, rebuilt
-        The candidate's with the reference's settings; where the two call otherwise, the reference's with the gradients
-        that arrived in the candidate.
-    reference, own
-        The reference's call as it was.
-    of_candidate
-        Whether `call` holds the candidate's records.
-    gradients
-        Whether what arrived at the candidate is known, so that its gradients can be foretold.
+    call, rebuilt: The candidate's with the reference's settings; where the two call otherwise, the reference's with the
+        gradients that arrived in the candidate.
+    reference, own: The reference's call as it was.
+    of_candidate: Whether `call` holds the candidate's records.
+    gradients: Whether what arrived at the candidate is known, so that its gradients can be foretold.
     """
 
     call: Call

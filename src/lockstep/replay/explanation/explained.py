@@ -64,10 +64,7 @@ FITTING: tuple[Family, ...] = (offset, places, terms)
 def explained(question: Unexplained, memory_bytes: int) -> Explanation | None:
     """Return the computation that explains all results of a call to their noise floors, None if there is none.
 
-    Raises
-    ------
-    CannotReplay
-        If its tensors were not saved whole, or take more memory than they may.
+    Raises CannotReplay if its tensors were not saved whole, or take more memory than they may.
     """
     mismatch = Mismatch(question, memory_bytes)
     found = _best_of_all(mismatch)

@@ -49,20 +49,12 @@ def _unknown(outcome: Outcome) -> float | None:
 class Prediction:
     """The candidate's results as a hypothesis predicts them.
 
-    Parameters
-    ----------
-    kind, words
-        As printed.
-    values
-        Of the main result, in double precision.
-    beside
-        What it says of another result of the call; None where it leaves that as it should be.
-    fitted
-        Numbers that were taken from the results themselves.
-    noise
-        How far a result of the recorded dtypes is off what it says, where a re-run tells.
-    placed
-        Whether it says where the error is and not what: then elements taken over from the result prove nothing, and
+    kind, words: As printed.
+    values: Of the main result, in double precision.
+    beside: What it says of another result of the call; None where it leaves that as it should be.
+    fitted: Numbers that were taken from the results themselves.
+    noise: How far a result of the recorded dtypes is off what it says, where a re-run tells.
+    placed: Whether it says where the error is and not what: then elements taken over from the result prove nothing, and
         the others, which must be right, prove it.
     """
 

@@ -18,14 +18,9 @@ from lockstep.replay.explanation.argument_names import arguments_of
 class Writes:
     """A mask over what is written: 1 where it counts.
 
-    Parameters
-    ----------
-    mask
-        Of the shape of what is written, or one that is extended to it.
-    index
-        Input that is written; -1 for the gradient that arrives.
-    shape
-        Of what is written.
+    mask: Of the shape of what is written, or one that is extended to it.
+    index: Input that is written; -1 for the gradient that arrives.
+    shape: Of what is written.
     """
 
     mask: torch.Tensor

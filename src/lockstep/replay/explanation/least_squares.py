@@ -25,14 +25,9 @@ def least_squares(
 ) -> float | None:
     """The number for which a function comes nearest to what was recorded; None where the search goes astray.
 
-    Parameters
-    ----------
-    made
-        What the function gives for a number; None where it refuses.
-    start
-        Number to begin with.
-    actual, counted
-        What was recorded, and its elements that count.
+    made: What the function gives for a number; None where it refuses.
+    start: Number to begin with.
+    actual, counted: What was recorded, and its elements that count.
     """
     number, best = start, made(start)
     if best is None or best.shape != actual.shape:

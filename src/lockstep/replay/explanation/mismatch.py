@@ -82,24 +82,13 @@ class Attempt:
 class Mismatch:
     """The results of the candidate's call next to what they should be.
 
-    Parameters
-    ----------
-    question
-        The result at which the runs part, and the calls that gave it.
-    memory_bytes
-        What the process may take.
+    question: The result at which the runs part, and the calls that gave it.
+    memory_bytes: What the process may take.
 
-    Attributes
-    ----------
-    main
-        That result. The right one is a re-run where the reference agrees with it, else what the reference recorded.
-    base
-        The call that is run again, where it can be.
+    main: That result. The right one is a re-run where the reference agrees with it, else what the reference recorded.
+    base: The call that is run again, where it can be.
 
-    Raises
-    ------
-    CannotReplay
-        If tensors were not saved whole, take too much memory, or are complex.
+    Raises CannotReplay if tensors were not saved whole, take too much memory, or are complex.
     """
 
     def __init__(self, question: Unexplained, memory_bytes: int) -> None:
@@ -427,10 +416,7 @@ def _key(record: TensorRecord) -> tuple[Any, ...]:
 def _loaded(record: TensorRecord) -> torch.Tensor:
     """A result as doubles; whole numbers too, which are exact there.
 
-    Raises
-    ------
-    CannotReplay
-        If it was not saved whole, or is complex.
+    Raises CannotReplay if it was not saved whole, or is complex.
     """
     found = load(record)
     if found.dtype.is_complex:

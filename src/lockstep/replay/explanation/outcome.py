@@ -15,16 +15,10 @@ from lockstep.judge.tolerances import SENTINEL_SIZE
 class Outcome:
     """One output, buffer, gradient, parameter or state that a call gave.
 
-    Parameters
-    ----------
-    record, candidate
-        What the two runs recorded of it.
-    actual, truth
-        Candidate's result and the right one, in double precision.
-    counted
-        Elements that are finite in both and no sentinels.
-    floor
-        Norm that noise may have, in the tensor's unit.
+    record, candidate: What the two runs recorded of it.
+    actual, truth: Candidate's result and the right one, in double precision.
+    counted: Elements that are finite in both and no sentinels.
+    floor: Norm that noise may have, in the tensor's unit.
     """
 
     record: TensorRecord

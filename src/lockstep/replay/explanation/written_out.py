@@ -17,18 +17,11 @@ Tensor = torch.Tensor
 class Form:
     """How a normalisation is computed.
 
-    Parameters
-    ----------
-    centred, plain
-        Whether the mean is taken off; whether the variance is the mean square.
-    unbiased
-        Whether the variance is divided by n - 1.
-    outside
-        Whether epsilon is added to the root instead of under it.
-    constant_mean, constant_variance
-        Whether backward leaves out the term that they bring.
-    running_biased
-        Whether the running variance is divided by n.
+    centred, plain: Whether the mean is taken off; whether the variance is the mean square.
+    unbiased: Whether the variance is divided by n - 1.
+    outside: Whether epsilon is added to the root instead of under it.
+    constant_mean, constant_variance: Whether backward leaves out the term that they bring.
+    running_biased: Whether the running variance is divided by n.
     """
 
     centred: bool = True

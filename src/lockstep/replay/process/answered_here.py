@@ -52,10 +52,7 @@ from lockstep.replay.verdicts.update_verdict import updated
 class Verdicts:
     """Judges outputs by re-running their calls, and answers what else takes that; keeps the last few re-runs.
 
-    Parameters
-    ----------
-    memory_bytes
-        Memory that the whole process may take.
+    memory_bytes: Memory that the whole process may take.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -66,10 +63,7 @@ class Verdicts:
     def ask(self, question: Question[Answer]) -> Answer:
         """The answer to a question.
 
-        Raises
-        ------
-        CannotReplay
-            If the calls cannot be run again, or running them again is not faithful to them.
+        Raises CannotReplay if the calls cannot be run again, or running them again is not faithful to them.
         """
         with threads_for(question.calls):
             known = _ANSWERS.get(type(question))

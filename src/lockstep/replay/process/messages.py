@@ -148,19 +148,10 @@ def is_lasting(line: bytes) -> bool:
 def answer_in(line: bytes, read: Callable[[Any], Answer]) -> Answer:
     """Return the contents of an answer.
 
-    Parameters
-    ----------
-    line
-        As it came.
-    read
-        Makes it of JSON values, as `Question.read` does.
+    line: As it came.
+    read: Makes it of JSON values, as `Question.read` does.
 
-    Raises
-    ------
-    CannotReplay
-        If the answer says so, or is none.
-    CorruptError
-        If it says that a file is damaged.
+    Raises CannotReplay if the answer says so, or is none. Raises CorruptError if it says that a file is damaged.
     """
     try:
         value = json.loads(line)

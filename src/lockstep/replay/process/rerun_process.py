@@ -158,16 +158,10 @@ class _Marks:
 class AskedAhead:
     """A question as it is sent to a different process, which has it answered; a `lockstep.core.known_results.Work`.
 
-    Parameters
-    ----------
-    key
-        Of the answer among all results.
-    data, files
-        The packed question, and the digests of the files that it names.
-    holds_bytes
-        Most memory that the answer takes.
-    memory_bytes, patience_s
-        What the comparison may take, and how long this answer.
+    key: Of the answer among all results.
+    data, files: The packed question, and the digests of the files that it names.
+    holds_bytes: Most memory that the answer takes.
+    memory_bytes, patience_s: What the comparison may take, and how long this answer.
     """
 
     key: str
@@ -199,12 +193,8 @@ class _HasMarks(Protocol):
 class _Process:
     """One process that re-runs, and what it was told.
 
-    Attributes
-    ----------
-    serves
-        Number of the comparison that it is at.
-    has_imported
-        Whether it was asked to import a user's code, which may have changed anything in it.
+    serves: Number of the comparison that it is at.
+    has_imported: Whether it was asked to import a user's code, which may have changed anything in it.
     """
 
     def __init__(self) -> None:
@@ -249,13 +239,7 @@ class _Process:
         return True
 
     def answer(self, question: bytes, files: Mapping[Path, _HasMarks], patience_s: float) -> bytes:
-        """Ask, and wait for the answer.
-
-        Raises
-        ------
-        Crashed
-            If it ends first, or takes longer than `patience_s` seconds.
-        """
+        """Ask, and wait for the answer. Raises Crashed if it ends first, or takes longer than `patience_s` seconds."""
         for directory, tensors in files.items():
             if directory not in self._known:
                 self._known.add(directory)

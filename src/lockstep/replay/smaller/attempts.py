@@ -44,18 +44,11 @@ many parts would find one that is beyond its bound by chance; one that is as far
 class Failure:
     """A call that fails, and how its results are made again.
 
-    Parameters
-    ----------
-    call
-        With whole tensors.
-    like
-        The other run's call, whose plain arguments it is held against; None for its own.
-    makes
-        Where results on a part of its inputs come from.
-    machine
-        For `Makes.MACHINE`.
-    memory_bytes
-        What the process may take.
+    call: With whole tensors.
+    like: The other run's call, whose plain arguments it is held against; None for its own.
+    makes: Where results on a part of its inputs come from.
+    machine: For `Makes.MACHINE`.
+    memory_bytes: What the process may take.
     """
 
     call: Call
@@ -73,10 +66,7 @@ class Failure:
     def on(self, cut: Cut) -> tuple[Call, Call | None]:
         """The call on a part of its inputs, with its results on them, and the call it is held against.
 
-        Raises
-        ------
-        CannotReplay
-            If it cannot be run so, or has no results then.
+        Raises CannotReplay if it cannot be run so, or has no results then.
         """
         like = None if self.like is None else with_arguments(self.like, cut)
         smaller = _Smaller(self, cut, like)
@@ -86,13 +76,7 @@ class Failure:
         return call, like
 
     def results(self, cut: Cut) -> tuple[Result, ...]:
-        """Its results on a part of its inputs, held against double precision.
-
-        Raises
-        ------
-        CannotReplay
-            As `on`.
-        """
+        """Its results on a part of its inputs, held against double precision. Raises CannotReplay as `on`."""
         call, like = self.on(cut)
         return tuple(again(call, repeat=0, like=like, memory_bytes=self.memory_bytes))
 
@@ -100,17 +84,10 @@ class Failure:
 def shrunk(failure: Failure, seconds: float) -> Shrunk:
     """Search for the smallest inputs on which a call still fails in the same way.
 
-    Parameters
-    ----------
-    failure
-        The call.
-    seconds
-        When the search ends, with what it has found.
+    failure: The call.
+    seconds: When the search ends, with what it has found.
 
-    Raises
-    ------
-    CannotReplay
-        If the call cannot be run again on all of its inputs.
+    Raises CannotReplay if the call cannot be run again on all of its inputs.
     """
     end = time.monotonic() + seconds
     if failure.call.kind is CallKind.OPERATOR:

@@ -16,12 +16,8 @@ from lockstep.replay.answers import Cut, Ranges
 class Part:
     """Reads a part of a tensor when called.
 
-    Parameters
-    ----------
-    loader
-        Reads the whole.
-    ranges
-        What is kept.
+    loader: Reads the whole.
+    ranges: What is kept.
     """
 
     loader: Callable[[], Array]

@@ -20,21 +20,12 @@ _MOST_TOGETHER = 4
 class Search:
     """Keeps halving what axes of equal extent have, together, as long as the call still fails.
 
-    Parameters
-    ----------
-    extents
-        Of each axis of an input.
-    fails
-        Whether the call still fails in the same way; None where it cannot be run so.
-    in_time
-        Whether there is time for another attempt.
+    extents: Of each axis of an input.
+    fails: Whether the call still fails in the same way; None where it cannot be run so.
+    in_time: Whether there is time for another attempt.
 
-    Attributes
-    ----------
-    attempts
-        Cuts that were tried.
-    refused
-        Those among them with which the call cannot be run.
+    attempts: Cuts that were tried.
+    refused: Those among them with which the call cannot be run.
     """
 
     extents: Mapping[Axis, int]

@@ -22,13 +22,7 @@ from lockstep.replay.verdicts.which_run import RUNS, fault, wrong_of
 def dropout(
     pairing: Pairing, reference: TensorRecord, candidate: TensorRecord, output: Measured
 ) -> Judgement:
-    """The verdict on an output or a gradient of dropout.
-
-    Raises
-    ------
-    CannotReplay
-        If neither run does what dropout does.
-    """
+    """The verdict on an output or a gradient of dropout. Raises CannotReplay if neither run does what dropout does."""
     sides, records = (pairing.reference, pairing.candidate), (reference, candidate)
     done = [
         dropped(side.rerun, side.unit(record)) for side, record in zip(sides, records, strict=True)

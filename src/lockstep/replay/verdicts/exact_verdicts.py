@@ -16,10 +16,7 @@ from lockstep.replay.verdicts.which_run import FOLLOWS_OWN, RUNS, fault, wrong_o
 def decision(pairing: Pairing, reference: TensorRecord, candidate: TensorRecord) -> Judgement:
     """The verdict on whole numbers: each is what the operator gives, or a tie away from it.
 
-    Raises
-    ------
-    CannotReplay
-        If running it again decides otherwise than either run, or settings may have made the difference.
+    Raises CannotReplay if running it again decides otherwise than either run, or settings may have made the difference.
     """
     left, right = pairing.reference.rerun, pairing.candidate.rerun
     sound = decided(left, reference).valid, decided(right, candidate).valid
@@ -43,10 +40,7 @@ def moved(
 
     None where that tells nothing, as of an operator that converts too.
 
-    Raises
-    ------
-    CannotReplay
-        If settings may have made the difference.
+    Raises CannotReplay if settings may have made the difference.
     """
     exact = (
         pairing.reference.moves_exactly(reference),

@@ -27,13 +27,7 @@ class KeptCalls:
         self._elements: dict[Any, int] = {}
 
     def once(self, key: Any, calls: CallPair, make: Callable[[], Kept]) -> Kept:
-        """Return the value made for a key of two calls.
-
-        Raises
-        ------
-        CannotReplay
-            If it could not be made.
-        """
+        """Return the value made for a key of two calls. Raises CannotReplay if it could not be made."""
         if key not in self._kept:
             try:
                 self._kept[key] = make()

@@ -48,10 +48,7 @@ def numeric(
 ) -> Judgement:
     """The verdict on numbers that two aligned calls gave.
 
-    Raises
-    ------
-    CannotReplay
-        If a call cannot be run again, or running them again is not faithful to them.
+    Raises CannotReplay if a call cannot be run again, or running them again is not faithful to them.
     """
     held = _held(pairing, reference, candidate)
     if pairing.as_called is not None:

@@ -21,14 +21,10 @@ from lockstep.replay.calls.side import Side
 class Pairing:
     """Both sides of one call.
 
-    Parameters
-    ----------
-    reference, candidate
-        The sides; where plain arguments differ the candidate's is run with the reference's.
-    as_called
-        The candidate's side with its own arguments, where they differ.
-    keeps_settings
-        The two were called otherwise, and the candidate's cannot be run with what the reference was called with.
+    reference, candidate: The sides; where plain arguments differ the candidate's is run with the reference's.
+    as_called: The candidate's side with its own arguments, where they differ.
+    keeps_settings: The two were called otherwise, and the candidate's cannot be run with what the reference was called
+        with.
     """
 
     reference: Side
@@ -44,10 +40,7 @@ class Pairing:
     def is_set_otherwise(self) -> bool:
         """Whether settings alone can make two results differ that are each what its own call gives.
 
-        Raises
-        ------
-        CannotReplay
-            If settings and tensors may do so.
+        Raises CannotReplay if settings and tensors may do so.
         """
         if not self.keeps_settings:
             return False
@@ -69,10 +62,7 @@ class Pairing:
 def calls_of(calls: CallPair | None, output: Measured) -> CallPair:
     """The two calls that gave an output.
 
-    Raises
-    ------
-    CannotReplay
-        If one of them is not there, or the output is not theirs.
+    Raises CannotReplay if one of them is not there, or the output is not theirs.
     """
     pair = output.pair
     if calls is None or calls.reference is None or calls.candidate is None:

@@ -44,17 +44,10 @@ _OF_SKETCHES = 2.0**-40
 def follows_by_rounding(call: Call, sketch: Sketch) -> bool:
     """Whether the result of a call that adds a bias to a sum of products is what one of the two forms gives.
 
-    Parameters
-    ----------
-    call
-        With one result in 16 bits, and its inputs whole.
-    sketch
-        Of the result, which is finite.
+    call: With one result in 16 bits, and its inputs whole.
+    sketch: Of the result, which is finite.
 
-    Raises
-    ------
-    CannotReplay
-        If it cannot be run again.
+    Raises CannotReplay if it cannot be run again.
     """
     (result,) = call.with_role(Role.OUTPUT)
     with torch_may_refuse(), leaving_no_trace(), torch.no_grad():

@@ -53,15 +53,9 @@ _SHARE = 0.99
 def screened(operation: Operation, output: Measured, explained: Judgement) -> Judgement | None:
     """Judge one output or gradient without a re-run; None where only that can tell.
 
-    Parameters
-    ----------
-    explained
-        What is said of it without a re-run.
+    explained: What is said of it without a re-run.
 
-    Raises
-    ------
-    CannotReplay
-        If a re-run would be refused.
+    Raises CannotReplay if a re-run would be refused.
     """
     if operation.family in (Family.RANDOM, Family.UNINITIALISED):
         raise CannotReplay("its result does not follow from its inputs")

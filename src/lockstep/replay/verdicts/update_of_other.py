@@ -36,10 +36,7 @@ _MOST_STATES = 3
 def updated_by_other(entering: Sequence[Measured], output: Measured, calls: CallPair) -> Judgement:
     """The verdict on a parameter that optimizers of two frameworks updated: a fault.
 
-    Raises
-    ------
-    CannotReplay
-        If nothing is wrong, or the two updates cannot be compared so.
+    Raises CannotReplay if nothing is wrong, or the two updates cannot be compared so.
     """
     sides = calls.reference, calls.candidate
     records = output.pair.reference, output.pair.candidate

@@ -22,10 +22,7 @@ def updated(
 ) -> Judgement:
     """The verdict on a parameter or a state after an update.
 
-    Raises
-    ------
-    CannotReplay
-        If torch refuses, or neither update is what its class computes.
+    Raises CannotReplay if torch refuses, or neither update is what its class computes.
     """
     alone, inherited = _replayed(*updates, reference, candidate)
     neither = "neither update is what its class computes in double precision"

@@ -41,10 +41,8 @@ def both_alone(left: Held, right: Held) -> tuple[Local, Local]:
 def wrong_of(sound: tuple[bool, bool], neither: str) -> int | None:
     """Which of two runs is off, 0 for the reference and 1 for the candidate; None where both are sound.
 
-    Raises
-    ------
-    CannotReplay
-        With the words `neither`, if none is: then running it again is not faithful to them, and tells nothing.
+    Raises CannotReplay with the words `neither`, if none is: then running it again is not faithful to them, and tells
+    nothing.
     """
     if not any(sound):
         raise CannotReplay(neither)
@@ -84,12 +82,8 @@ def explained(
 ) -> Judgement:
     """Both runs are sound by themselves, and what is left comes with their inputs.
 
-    Parameters
-    ----------
-    alone
-        Their local errors.
-    inherited
-        How far the two would be apart if both were exact, in the tensor's unit.
+    alone: Their local errors.
+    inherited: How far the two would be apart if both were exact, in the tensor's unit.
     """
     floor = alone[0].tolerance + alone[1].tolerance
     return Judgement.handed_on(target, floor=floor, inherited=inherited, kind=kind, words=words)

@@ -138,13 +138,7 @@ def render_json(comparison: Comparison) -> str:
 
 
 def write_json(comparison: Comparison, path: Path) -> None:
-    """Write the text of `render_json`; an existing file is replaced.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write the text of `render_json`; an existing file is replaced. Raises OSError if the file cannot be written."""
     path.write_text(render_json(comparison))
 
 

@@ -53,10 +53,7 @@ def render_markdown(comparison: Comparison) -> str:
 def write_markdown(comparison: Comparison, path: Path) -> None:
     """Write the text of `render_markdown`; an existing file is replaced.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     path.write_text(render_markdown(comparison), encoding="utf-8")
 

@@ -33,14 +33,9 @@ EVIDENCE_WORDS = {
 class Row:
     """One pair as a line of a table.
 
-    Parameters
-    ----------
-    cells
-        One per title in `TITLES`; None is an empty cell.
-    reached
-        Answer of the fixed rule, None where it is not known.
-    origin
-        Whether this pair is an origin, the first place of a fault.
+    cells: One per title in `TITLES`; None is an empty cell.
+    reached: Answer of the fixed rule, None where it is not known.
+    origin: Whether this pair is an origin, the first place of a fault.
     """
 
     cells: tuple[Cell, ...]

@@ -37,21 +37,13 @@ from lockstep.report.paragraphs import counted
 class Answer:
     """The answer about a comparison that every verb and face prints.
 
-    Parameters
-    ----------
-    word
-        The verdict, but for runs of which none is wrong and each computes in a precision of its own.
-    mark
-        What stands between the two: a colon, or nothing where a place follows.
-    clauses
-        What follows it.
-    source
-        The source line of the first origin, or "".
-    more
-        The faults beside the first one, or "": the first may be one that nobody planted, as a library's race or a
+    word: The verdict, but for runs of which none is wrong and each computes in a precision of its own.
+    mark: What stands between the two: a colon, or nothing where a place follows.
+    clauses: What follows it.
+    source: The source line of the first origin, or "".
+    more: The faults beside the first one, or "": the first may be one that nobody planted, as a library's race or a
         flipped bit in the reference.
-    exit_code
-        What a shell is told.
+    exit_code: What a shell is told.
     """
 
     word: str
@@ -353,33 +345,20 @@ _TELLS_NUMBERS = frozenset({Evidence.TENSORS, Evidence.SKETCH})
 class Tally:
     """Counts of findings: each compared tensor is `equal`, `alike`, `inside`, `beyond` or `unjudged`.
 
-    Attributes
-    ----------
-    equal
-        Tensors that are equal bit by bit.
-    alike
-        Tensors that hold the same numbers, and not the same bits in the same place: 0 and -0, which IEEE 754 calls
+    equal: Tensors that are equal bit by bit.
+    alike: Tensors that hold the same numbers, and not the same bits in the same place: 0 and -0, which IEEE 754 calls
         equal, another dtype, or another layout. Whole tensors or sketches tell it.
-    inside
-        Those that differ inside their tolerance.
-    beyond
-        Those that differ beyond it.
-    unjudged
-        Those of which nothing could be said, `checksums` among them.
-    checksums
-        Those whose numbers are equal, and of which another tool noted two checksums that are not: these may be of a
-        later moment.
-    amplified, flipped
-        Those of these kinds: `Kind.AMPLIFIED`, `Kind.DECISION`.
-    overruled
-        Those that a re-run acquits, and that are faults without one.
-    by_statistics
-        Those that agree by their statistics alone, which do not tell in which order elements stand, and have other
-        digests; where there is no digest, the comparison itself says what is not known.
-    evidence
-        Sources of numbers that occur.
-    ranks
-        Ranks that occur.
+    inside: Those that differ inside their tolerance.
+    beyond: Those that differ beyond it.
+    unjudged: Those of which nothing could be said, `checksums` among them.
+    checksums: Those whose numbers are equal, and of which another tool noted two checksums that are not: these may be
+        of a later moment.
+    amplified, flipped: Those of these kinds: `Kind.AMPLIFIED`, `Kind.DECISION`.
+    overruled: Those that a re-run acquits, and that are faults without one.
+    by_statistics: Those that agree by their statistics alone, which do not tell in which order elements stand, and have
+        other digests; where there is no digest, the comparison itself says what is not known.
+    evidence: Sources of numbers that occur.
+    ranks: Ranks that occur.
     """
 
     equal: int = 0

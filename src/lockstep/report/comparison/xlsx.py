@@ -36,10 +36,7 @@ def write_xlsx(comparison: Comparison, path: Path, *, sheet_rows: int = SHEET_RO
     them; origins are bold and red. Titles stay in view and filter. NaN and infinities are texts,
     and no text is taken for a formula or an address. A file that is there already is replaced.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     with workbook_at(path) as workbook:
         write_verdict_sheet(workbook, comparison)

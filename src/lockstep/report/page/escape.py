@@ -42,12 +42,8 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 def html_text(text: str, longest: int | None = LONGEST) -> str:
     """A text as it may stand between tags or in a quoted attribute.
 
-    Parameters
-    ----------
-    text
-        What is to be read.
-    longest
-        Cut in the middle where it is longer; None for never, as for a command that is to be pasted.
+    text: What is to be read.
+    longest: Cut in the middle where it is longer; None for never, as for a command that is to be pasted.
     """
     shown = visible(text)
     return html.escape(shown if longest is None else shortened(shown, longest))

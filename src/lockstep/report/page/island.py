@@ -34,10 +34,7 @@ def encode(value: Any) -> str:
 
     Not-a-number and the infinities are kept; text is made visible (`escape.visible`).
 
-    Raises
-    ------
-    TypeError
-        If something else is met.
+    Raises TypeError if something else is met.
     """
     parts = _Parts()
     text = json.dumps(parts.plain(value), ensure_ascii=True, separators=(",", ":")).encode()

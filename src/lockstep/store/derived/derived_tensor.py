@@ -27,20 +27,12 @@ _MAX_DEPTH = 32
 class Derived:
     """A tensor as formula and corrections.
 
-    Parameters
-    ----------
-    number
-        Its number in its shard.
-    dtype, count
-        Element type by its safetensors name, and how many elements.
-    formula
-        What gives the elements.
-    block
-        How many consecutive elements one correction covers, a power of two.
-    places
-        Which blocks are corrected, ascending, shape (n,).
-    values
-        Their elements, shape (n, block); the last block is padded.
+    number: Its number in its shard.
+    dtype, count: Element type by its safetensors name, and how many elements.
+    formula: What gives the elements.
+    block: How many consecutive elements one correction covers, a power of two.
+    places: Which blocks are corrected, ascending, shape (n,).
+    values: Their elements, shape (n, block); the last block is padded.
     """
 
     number: int
@@ -86,13 +78,7 @@ def json_from_formula(formula: Formula) -> Any:
 
 
 def formula_from_json(value: Any, depth: int = 0) -> Formula:
-    """The formula that a JSON value stands for.
-
-    Raises
-    ------
-    FormulaError
-        If it is none.
-    """
+    """The formula that a JSON value stands for. Raises FormulaError if it is none."""
     match value:
         case _ if depth > _MAX_DEPTH:
             raise FormulaError(f"nested more than {_MAX_DEPTH} deep")

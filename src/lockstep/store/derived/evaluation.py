@@ -36,12 +36,8 @@ _ARITHMETIC = frozenset({"F32", "F64"})
 def elements_of(derived: Derived, find: Find) -> Array:
     """Evaluate a derived tensor: its elements, shape (count,), in the dtype of its corrections.
 
-    Raises
-    ------
-    FormulaError
-        If it cannot be evaluated without reading beyond what is stored.
-    LookupError
-        If a tensor is missing that it is made of.
+    Raises FormulaError if it cannot be evaluated without reading beyond what is stored. Raises LookupError if a tensor
+    is missing that it is made of.
     """
     resolver = _Resolver(find)
     found = resolver.elements(derived)
@@ -52,10 +48,7 @@ def elements_of(derived: Derived, find: Find) -> Array:
 def pieces_of(derived: Derived, find: Find) -> Pieces:
     """Open a derived tensor to be evaluated in pieces: its elements as `elements_of` gives them.
 
-    Raises
-    ------
-    FormulaError, LookupError
-        As `elements_of`.
+    Raises FormulaError, LookupError as `elements_of`.
     """
     resolver = _Resolver(find)
     node = resolver.corrected(derived)
@@ -73,10 +66,8 @@ def pieces_of(derived: Derived, find: Find) -> Pieces:
 def windows_of(derived: Derived, find: Find, max_nodes: int) -> Iterator[tuple[int, Array]]:
     """Evaluate a derived tensor window by window: where each begins, and its elements, valid until the next one.
 
-    Raises
-    ------
-    FormulaError, LookupError
-        As `elements_of`, before the first window; also if it has more than `max_nodes` operations and operands.
+    Raises FormulaError, LookupError as `elements_of`, before the first window; also if it has more than `max_nodes`
+    operations and operands.
     """
     node = _Resolver(find, max_nodes).corrected(derived)
     found = np.empty(min(WINDOW, derived.count), derived.values.dtype)

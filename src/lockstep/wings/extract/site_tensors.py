@@ -18,14 +18,9 @@ from lockstep.store.reader import Recording
 class Chosen:
     """The tensors of a site.
 
-    Parameters
-    ----------
-    tensors
-        Those that can be written.
-    missing
-        Names of those that were not saved whole.
-    calls
-        Number of calls that they are of.
+    tensors: Those that can be written.
+    missing: Names of those that were not saved whole.
+    calls: Number of calls that they are of.
     """
 
     tensors: tuple[NamedTensor, ...]
@@ -36,10 +31,7 @@ class Chosen:
 def choose(recording: Recording, site: str, *, step: ChosenSteps, rank: ChosenRanks) -> Chosen:
     """The tensors of the calls that a pattern, or a printed site, names.
 
-    Raises
-    ------
-    UsageError
-        If there is no such rank, step or site, or nothing of it was saved whole.
+    Raises UsageError if there is no such rank, step or site, or nothing of it was saved whole.
     """
     check_choice(recording, step=step, rank=rank)
     calls = calls_matching(recording, site, step=step, rank=rank)

@@ -27,16 +27,10 @@ _BEYOND_ALL_RANKS = 2
 class Followed:
     """The result of following.
 
-    Parameters
-    ----------
-    steps
-        What was compared while the training ran.
-    stopped_at
-        Behind which step the training was asked to end, None where it was not.
-    why_not
-        Why a step could not be compared, or "".
-    origin_kept
-        The last step, of which the first origin's tensors were recorded whole, None where there was none.
+    steps: What was compared while the training ran.
+    stopped_at: Behind which step the training was asked to end, None where it was not.
+    why_not: Why a step could not be compared, or "".
+    origin_kept: The last step, of which the first origin's tensors were recorded whole, None where there was none.
     """
 
     steps: list[SteppedTo] = field(default_factory=list)
@@ -61,16 +55,10 @@ def recorded_as(reference: Options, save: str | None) -> Options:
 class Following:
     """Compares steps on a thread of its own while the command runs.
 
-    Parameters
-    ----------
-    comparison
-        Compares them.
-    directory
-        The recording that grows.
-    tell
-        Is given each step as it was compared.
-    stops
-        Whether the training is asked to end at the first origin.
+    comparison: Compares them.
+    directory: The recording that grows.
+    tell: Is given each step as it was compared.
+    stops: Whether the training is asked to end at the first origin.
     """
 
     def __init__(
@@ -102,12 +90,7 @@ class Following:
     ) -> Ended:
         """Run the command to its end and follow it.
 
-        Raises
-        ------
-        UsageError
-            If it cannot be started.
-        OutputExistsError
-            If the directory is taken.
+        Raises UsageError if it cannot be started. Raises OutputExistsError if the directory is taken.
         """
         self._steps = StepSelection.parse(options.steps)
         self._origin_step = OriginStep(self._directory, command, options)

@@ -27,12 +27,8 @@ from lockstep.store.reader import RankRecording, Recording
 class LossFloors:
     """The losses that a training is compared with.
 
-    Parameters
-    ----------
-    expected
-        By rank.
-    words
-        How floors were found, for a user to read.
+    expected: By rank.
+    words: How floors were found, for a user to read.
     """
 
     expected: dict[str, list[ExpectedLoss]]
@@ -47,12 +43,7 @@ def loss_floors(reference: Recording, calibration: Recording | None) -> LossFloo
     of those. Without one it is `sqrt(unit roundoff)` of the loss, by which `compare` tells a fault from rounding behind
     the recorded steps; the unit is that of the coarsest dtype in which anything was computed there.
 
-    Raises
-    ------
-    UsageError
-        If the reference or the calibration has no loss.
-    RecordingError
-        If one cannot be read.
+    Raises UsageError if the reference or the calibration has no loss. Raises RecordingError if one cannot be read.
     """
     losses = {name: losses_of(rank) for name, rank in reference.ranks.items()}
     if not any(losses.values()):

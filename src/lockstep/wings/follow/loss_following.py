@@ -27,16 +27,10 @@ from lockstep.wings.follow.loss_floors import LossFloors
 class FollowedRank:
     """The losses of one rank.
 
-    Parameters
-    ----------
-    name
-        Which.
-    pairs
-        Those of both runs, in order of time, as far as this training was heard.
-    last_expected
-        The last step of which the reference has a loss.
-    is_whole
-        Whether it was heard to its end.
+    name: Which.
+    pairs: Those of both runs, in order of time, as far as this training was heard.
+    last_expected: The last step of which the reference has a loss.
+    is_whole: Whether it was heard to its end.
     """
 
     name: str
@@ -99,12 +93,8 @@ def follow_losses(
 
     What is recorded stays in `output`; where nothing is, that goes.
 
-    Raises
-    ------
-    UsageError
-        If the command cannot be started.
-    OutputExistsError
-        If the directory is taken, or cannot be written.
+    Raises UsageError if the command cannot be started. Raises OutputExistsError if the directory is taken, or cannot be
+    written.
     """
 
     directory = output.absolute()

@@ -19,12 +19,8 @@ from lockstep.store.reader import Recording, open_recording
 class OriginStep:
     """Records the last step apart from the recording that is compared.
 
-    Parameters
-    ----------
-    beside
-        That recording.
-    command, options
-        What runs, and how it is recorded.
+    beside: That recording.
+    command, options: What runs, and how it is recorded.
     """
 
     def __init__(self, beside: Path, command: Sequence[str], options: Options) -> None:

@@ -16,24 +16,15 @@ from lockstep.store.reader import Recording
 class Asked:
     """A command line of `replay`.
 
-    Parameters
-    ----------
-    only, module, every
-        Which calls: patterns of sites, a pattern of modules, or all; the origin of two recordings where none is given.
-    step, rank
-        Of which steps and ranks; None for all.
-    repeat
-        How often they are run.
-    limit
-        How many calls are printed.
-    folder
-        Where a test is written; None for none.
-    shrink_seconds
-        How long smaller inputs are looked for; None for not at all.
-    as_json
-        Whether values are printed as JSON.
-    given
-        Options that choose calls and a machine, as they were given, to be repeated.
+    only, module, every: Which calls: patterns of sites, a pattern of modules, or all; the origin of two recordings
+        where none is given.
+    step, rank: Of which steps and ranks; None for all.
+    repeat: How often they are run.
+    limit: How many calls are printed.
+    folder: Where a test is written; None for none.
+    shrink_seconds: How long smaller inputs are looked for; None for not at all.
+    as_json: Whether values are printed as JSON.
+    given: Options that choose calls and a machine, as they were given, to be repeated.
     """
 
     only: tuple[str, ...]
@@ -56,12 +47,7 @@ class Asked:
     def check(self, dtype: str) -> None:
         """See that the options fit each other.
 
-        Raises
-        ------
-        UsageError
-            If they do not.
-        OutputExistsError
-            If the new folder is there.
+        Raises UsageError if they do not. Raises OutputExistsError if the new folder is there.
         """
         if self.folder is not None and self.folder.exists():
             raise OutputExistsError(f"{self.folder}: is there already; give another folder")

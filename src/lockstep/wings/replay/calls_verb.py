@@ -37,16 +37,10 @@ from lockstep.wings.replay.written_test import tested, write_test
 class Found:
     """The results of re-runs, with their context.
 
-    Parameters
-    ----------
-    machine
-        Where they were run.
-    calls
-        Each.
-    origin, story
-        What comparing named, and what the re-runs say of it; None where no origin was asked for.
-    smaller
-        Smaller inputs on which one still fails; None where they were not looked for.
+    machine: Where they were run.
+    calls: Each.
+    origin, story: What comparing named, and what the re-runs say of it; None where no origin was asked for.
+    smaller: Smaller inputs on which one still fails; None where they were not looked for.
     """
 
     machine: str

@@ -30,16 +30,10 @@ from lockstep.store.reader import Recording
 class Chosen:
     """A call that is to be run again.
 
-    Parameters
-    ----------
-    run
-        Which recording it is of: "reference" or "candidate", or "" where there is but one.
-    call
-        The call.
-    like
-        The other run's call, whose plain arguments are used; None for its own.
-    crossed
-        Whether it is what the reference calls, with what the candidate recorded of it.
+    run: Which recording it is of: "reference" or "candidate", or "" where there is but one.
+    call: The call.
+    like: The other run's call, whose plain arguments are used; None for its own.
+    crossed: Whether it is what the reference calls, with what the candidate recorded of it.
     """
 
     run: str
@@ -52,24 +46,15 @@ class Chosen:
 class AtOrigin:
     """The origin of two recordings.
 
-    Parameters
-    ----------
-    said
-        The verdict in one sentence.
-    instead
-        What the candidate computes instead, in words, or "".
-    calls
-        The call of each run on its own, then the candidate's results with the reference's call.
-    between_steps
-        The parameter that is another one at the next step though its update is what is run again, or "".
-    of_class
-        The class of sites that compute in another precision, some of which these are, or "".
-    members
-        How many sites the class has.
-    of_another_input
-        Whether what the candidate computes instead is the sound result of another input, such as a stale weight.
-    because
-        The reason that comparing gives for the origin, without its numbers, or "".
+    said: The verdict in one sentence.
+    instead: What the candidate computes instead, in words, or "".
+    calls: The call of each run on its own, then the candidate's results with the reference's call.
+    between_steps: The parameter that is another one at the next step though its update is what is run again, or "".
+    of_class: The class of sites that compute in another precision, some of which these are, or "".
+    members: How many sites the class has.
+    of_another_input: Whether what the candidate computes instead is the sound result of another input, such as a stale
+        weight.
+    because: The reason that comparing gives for the origin, without its numbers, or "".
     """
 
     said: str
@@ -102,10 +87,7 @@ def calls_at(
 ) -> list[Chosen]:
     """The operators and updates that a pattern, or a printed site, names.
 
-    Raises
-    ------
-    UsageError
-        If there are none, or none of them has whole tensors.
+    Raises UsageError if there are none, or none of them has whole tensors.
     """
     recording.check_can_run_again()
     check_choice(recording, step=step, rank=rank)
@@ -124,10 +106,7 @@ def calls_at(
 def check_whole(recording: Recording, calls: list[Call]) -> None:
     """See that some of these calls have whole tensors.
 
-    Raises
-    ------
-    UsageError
-        If none has; the message is the command that records them.
+    Raises UsageError if none has; the message is the command that records them.
     """
     if calls and not any(_is_whole(record) for call in calls for record in call.records):
         more = f" and of {len(calls) - 1} more calls" if len(calls) > 1 else ""
@@ -140,10 +119,7 @@ def check_whole(recording: Recording, calls: list[Call]) -> None:
 def at_origin(reference: Recording, candidate: Recording, *, memory_bytes: int) -> AtOrigin:
     """The calls of the origin that comparing names, with the verdict; of a class, those of its first members.
 
-    Raises
-    ------
-    UsageError
-        If the two agree, or the origin is no single call.
+    Raises UsageError if the two agree, or the origin is no single call.
     """
     for one in (reference, candidate):
         one.check_can_run_again()

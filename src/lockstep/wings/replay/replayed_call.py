@@ -31,16 +31,10 @@ class Conclusion(str, Enum):
 class ReplayedCall:
     """A call and what its re-runs gave.
 
-    Parameters
-    ----------
-    chosen
-        The call.
-    results
-        What it gave, each result as recorded and as re-run.
-    refused
-        Why it could not be run again at all, or "".
-    same_device
-        Whether it was run again on the kind of device that it was recorded on.
+    chosen: The call.
+    results: What it gave, each result as recorded and as re-run.
+    refused: Why it could not be run again at all, or "".
+    same_device: Whether it was run again on the kind of device that it was recorded on.
     """
 
     chosen: Chosen
@@ -96,16 +90,10 @@ class ReplayedCall:
 def replayed(chosen: Chosen, emulation: str, replays: Replays, repeat: int = 1) -> ReplayedCall:
     """Run a call again.
 
-    Parameters
-    ----------
-    chosen
-        The call.
-    emulation
-        The emulated device that it was recorded on, or "".
-    replays
-        Where it is run.
-    repeat
-        How often.
+    chosen: The call.
+    emulation: The emulated device that it was recorded on, or "".
+    replays: Where it is run.
+    repeat: How often.
     """
     same = replays.is_like(chosen.call, emulation)
     try:

@@ -28,18 +28,11 @@ _MOST_NAMED = 6
 class ReplayedModule:
     """A module's forward and what running it again gave.
 
-    Parameters
-    ----------
-    run
-        Which recording it is of: "reference" or "candidate", or "" where there is but one.
-    module
-        The call with what was called in it.
-    alone
-        Each of its calls on its own recorded inputs.
-    chained
-        All of them, each on what those before it gave again; None where that cannot be done.
-    refused
-        Why, or "".
+    run: Which recording it is of: "reference" or "candidate", or "" where there is but one.
+    module: The call with what was called in it.
+    alone: Each of its calls on its own recorded inputs.
+    chained: All of them, each on what those before it gave again; None where that cannot be done.
+    refused: Why, or "".
     """
 
     run: str
@@ -90,10 +83,8 @@ def module_call(
 ) -> ModuleCall:
     """The forward call of a module that a pattern names, in the first step that has one.
 
-    Raises
-    ------
-    UsageError
-        If there is none, the pattern names several, nothing was recorded in it, or not with whole tensors.
+    Raises UsageError if there is none, the pattern names several, nothing was recorded in it, or not with whole
+    tensors.
     """
     recording.check_can_run_again()
     check_choice(recording, step=step, rank=rank)
@@ -155,18 +146,11 @@ def replayed_module(
 ) -> ReplayedModule:
     """Run a module's calls again, each alone and then as a chain.
 
-    Parameters
-    ----------
-    module
-        With whole tensors.
-    run
-        Which recording it is of.
-    emulation
-        The emulated device that it was recorded on, or "".
-    replays
-        Where it is run again.
-    progress
-        Is told how far it has come.
+    module: With whole tensors.
+    run: Which recording it is of.
+    emulation: The emulated device that it was recorded on, or "".
+    replays: Where it is run again.
+    progress: Is told how far it has come.
     """
     alone = []
     for number, call in enumerate(module.inside):

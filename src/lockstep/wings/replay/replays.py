@@ -21,19 +21,12 @@ class Replays:
     kernel ends it (`lockstep.replay.process.rerun_process`); another device's driver needs more, so there it is done
     here.
 
-    Parameters
-    ----------
-    device, dtype, emulation
-        As a user names them: `cuda:1`, `bfloat16`, `npu-bf16`; "" for the CPU, the recorded dtypes and no emulation.
-    memory_bytes
-        What the whole process may take.
-    imports
-        Custom functions that are imported, and run again too.
+    device, dtype, emulation: As a user names them: `cuda:1`, `bfloat16`, `npu-bf16`; "" for the CPU, the recorded
+        dtypes and no emulation.
+    memory_bytes: What the whole process may take.
+    imports: Custom functions that are imported, and run again too.
 
-    Raises
-    ------
-    UsageError
-        If there is no such device, dtype or emulated device here.
+    Raises UsageError if there is no such device, dtype or emulated device here.
     """
 
     def __init__(
@@ -59,23 +52,14 @@ class Replays:
         self._apart = RerunsApart(memory_bytes, self._imports)
 
     def prepare(self) -> None:
-        """Start the process that runs calls again before there is one.
-
-        Raises
-        ------
-        CannotReplay
-            If it cannot be started.
-        """
+        """Start the process that runs calls again before there is one. Raises CannotReplay if it cannot be started."""
         if self._machine is None:
             self._apart.prepare()
 
     def bring(self, *, here: bool = False) -> None:
         """Import what is asked for where calls are run again, and in this process where they are written down.
 
-        Raises
-        ------
-        UsageError
-            If that cannot be done.
+        Raises UsageError if that cannot be done.
         """
         try:
             if self._machine is None and self._imports:
@@ -93,10 +77,7 @@ class Replays:
     def again(self, call: Call, *, repeat: int, like: Call | None = None) -> list[Result]:
         """Run a call again, so many times; see `lockstep.replay.calls.again.again`.
 
-        Raises
-        ------
-        CannotReplay
-            If it cannot be run again at all.
+        Raises CannotReplay if it cannot be run again at all.
         """
         if self._machine is None:
             return self._apart.ask(Again(call, like, self._dtype, repeat))
@@ -107,10 +88,7 @@ class Replays:
     def module(self, module: ModuleCall, *, like_its_own: bool) -> Chained:
         """Run a module's calls again in their order; see `lockstep.replay.chains.chain.chained`.
 
-        Raises
-        ------
-        CannotReplay
-            If nothing of it can be run again.
+        Raises CannotReplay if nothing of it can be run again.
         """
         if self._machine is None:
             return self._apart.ask(OfModule(module, like_its_own))
@@ -123,10 +101,7 @@ class Replays:
     def shrunk(self, call: Call, like: Call | None, makes: Makes, seconds: float) -> Shrunk:
         """Smaller inputs on which a call still fails; see `lockstep.replay.smaller.attempts.shrunk`.
 
-        Raises
-        ------
-        CannotReplay
-            If it cannot be run again on all of its inputs.
+        Raises CannotReplay if it cannot be run again on all of its inputs.
         """
         if self._machine is None:
             return self._apart.ask(OnLess(call, like, makes, seconds))
@@ -140,10 +115,7 @@ class Replays:
     ) -> tuple[Call, Call | None]:
         """A call on a part of its inputs, and the one it is held against. Runs in this process, and loads torch.
 
-        Raises
-        ------
-        CannotReplay
-            If it cannot be run so.
+        Raises CannotReplay if it cannot be run so.
         """
         from lockstep.replay.calls.machine import HERE
         from lockstep.replay.smaller.attempts import Failure

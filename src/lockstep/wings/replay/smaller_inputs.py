@@ -19,14 +19,9 @@ from lockstep.wings.replay.replays import Replays
 class SmallerInputs:
     """The result of a search for smaller inputs.
 
-    Parameters
-    ----------
-    one
-        The call.
-    shrunk
-        What was found; None where it could not be looked for.
-    words
-        That in sentences.
+    one: The call.
+    shrunk: What was found; None where it could not be looked for.
+    words: That in sentences.
     """
 
     one: ReplayedCall
@@ -44,14 +39,9 @@ def smaller_inputs(
 ) -> SmallerInputs:
     """Look for smaller inputs on which a call still fails in the same way.
 
-    Parameters
-    ----------
-    one, done
-        The call, among all that were run again.
-    replays
-        Where.
-    seconds
-        For how long.
+    one, done: The call, among all that were run again.
+    replays: Where.
+    seconds: For how long.
     """
     makes = _makes(one, done)
     if makes is None:

@@ -16,16 +16,10 @@ from lockstep.wings.replay.replayed_call import Conclusion, ReplayedCall
 class Story:
     """The words about the re-runs of an origin.
 
-    Parameters
-    ----------
-    words
-        In a sentence.
-    explained
-        Whether that is why the runs part, with every operator sound.
-    tested
-        The call that a test is written of; None where there is none.
-    cannot_show
-        Why a test of it passes though the runs part, or "".
+    words: In a sentence.
+    explained: Whether that is why the runs part, with every operator sound.
+    tested: The call that a test is written of; None where there is none.
+    cannot_show: Why a test of it passes though the runs part, or "".
     """
 
     words: str

@@ -43,29 +43,16 @@ def write_test(
 
     Says in a sentence what it did.
 
-    Parameters
-    ----------
-    folder
-        A new one.
-    one
-        The call, as it was run again.
-    run
-        The recording that the call is of.
-    story
-        What is told of an origin; None where there is none.
-    instead
-        What it computes instead, in words, or "".
-    smaller
-        Smaller inputs on which it fails, where they were looked for.
-    replays
-        What ran it again.
+    folder: A new one.
+    one: The call, as it was run again.
+    run: The recording that the call is of.
+    story: What is told of an origin; None where there is none.
+    instead: What it computes instead, in words, or "".
+    smaller: Smaller inputs on which it fails, where they were looked for.
+    replays: What ran it again.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be written down.
-    OutputExistsError
-        If the folder is there, or cannot be written.
+    Raises UsageError if it cannot be written down. Raises OutputExistsError if the folder is there, or cannot be
+    written.
     """
     from lockstep.wings.replay.standalone.folder import (  # loads torch
         Background,
@@ -100,21 +87,12 @@ def write_module_test(folder: Path, one: ReplayedModule, run: Recording) -> str:
 
     Says in a sentence what it did.
 
-    Parameters
-    ----------
-    folder
-        A new one.
-    one
-        The module, as it was run again.
-    run
-        The recording that it is of.
+    folder: A new one.
+    one: The module, as it was run again.
+    run: The recording that it is of.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be written down.
-    OutputExistsError
-        If the folder is there, or cannot be written.
+    Raises UsageError if it cannot be written down. Raises OutputExistsError if the folder is there, or cannot be
+    written.
     """
     call = one.module.call
     from lockstep.wings.replay.standalone.folder import Background, file_name, write_folder
@@ -202,10 +180,7 @@ def _on_less(
 def tested(done: list[ReplayedCall], story: Story | None) -> ReplayedCall:
     """The call that a test is written of: what an origin's story is about, or what is furthest beyond what is allowed.
 
-    Raises
-    ------
-    UsageError
-        If no call is beyond what is allowed and there are several.
+    Raises UsageError if no call is beyond what is allowed and there are several.
     """
     return story.tested if story is not None and story.tested is not None else _furthest(done)
 

@@ -29,10 +29,7 @@ def advice(
 ) -> tuple[Advice, ...]:
     """Commands that lead on, each once and each on one line that can be pasted; the terminal's is the first.
 
-    Raises
-    ------
-    CorruptError
-        If a recording is damaged where a command depends on what it holds.
+    Raises CorruptError if a recording is damaged where a command depends on what it holds.
     """
     found = list(_first(comparison))
     if comparison.origins:

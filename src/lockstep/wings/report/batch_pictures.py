@@ -30,10 +30,7 @@ _LEAST_PIXELS = 4
 def picture_of(record: TensorRecord) -> BatchTensor:
     """Return the picture of a tensor that was saved whole, or the reason for none.
 
-    Raises
-    ------
-    CorruptError
-        If its file is damaged.
+    Raises CorruptError if its file is damaged.
     """
     content = record.content
     name = record.name or f"{record.role.value}.{record.index}"

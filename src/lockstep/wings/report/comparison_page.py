@@ -116,12 +116,7 @@ def _strip_title(data: ComparisonData) -> str:
 def write_comparison_page(comparison: Comparison, path: Path) -> None:
     """Write the page of a comparison, from it and from the recordings that it names.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    RecordingError
-        If a recording is no longer there, or damaged.
+    Raises OSError if the file cannot be written. Raises RecordingError if a recording is no longer there, or damaged.
     """
     recordings = open_recording(comparison.reference), open_recording(comparison.candidate)
     write_page(comparison_page(gather(comparison, *recordings)), path)

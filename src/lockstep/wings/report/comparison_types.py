@@ -20,12 +20,8 @@ Integers = npt.NDArray[np.int32]
 class TextColumn:
     """A column of texts, each distinct text once.
 
-    Parameters
-    ----------
-    codes
-        Per row the number of its text in `names`.
-    names
-        The distinct texts, in the order in which they are met.
+    codes: Per row the number of its text in `names`.
+    names: The distinct texts, in the order in which they are met.
     """
 
     codes: Integers
@@ -66,19 +62,13 @@ class Pairs:
     Numbers are NaN where they are not known. The formulae of the metrics stand at `lockstep.measure.metrics`, those of
     the statistics at `lockstep.core.records.Statistics`.
 
-    Parameters
-    ----------
-    kind
-        One of `lockstep.report.comparison.kinds.KINDS`, by its name.
-    floor
-        What rounding at this site alone may make of the pair, relative to its norm like `difference`;
-        see `lockstep.core.finding.Finding`.
-    margin
-        `difference / floor`; 0 for equal tensors, infinite for a difference where nothing rounds.
-    reference_shape, candidate_shape, reference_dtype, candidate_dtype
-        As recorded, "" for a missing side; `shape` and `dtype` are those of the side that is there.
-    producer
-        Row of the pair whose tensor enters here: of equal content and the nearest before; -1 where there is none.
+    kind: One of `lockstep.report.comparison.kinds.KINDS`, by its name.
+    floor: What rounding at this site alone may make of the pair, relative to its norm like `difference`; see
+        `lockstep.core.finding.Finding`.
+    margin: `difference / floor`; 0 for equal tensors, infinite for a difference where nothing rounds.
+    reference_shape, candidate_shape, reference_dtype, candidate_dtype: As recorded, "" for a missing side; `shape` and
+        `dtype` are those of the side that is there.
+    producer: Row of the pair whose tensor enters here: of equal content and the nearest before; -1 where there is none.
     """
 
     step: Integers
@@ -295,28 +285,16 @@ class Detail:
 class ComparisonData:
     """Everything that a page shows of a comparison.
 
-    Parameters
-    ----------
-    answer
-        What `lockstep compare --json` says: the same words and numbers.
-    headline, reasons
-        The terminal's first line without its first word, and the lines below it.
-    first_clause, later_clauses
-        The same line in two parts: what was compared, and what else is to be said of it.
-    advice
-        What to do next, best first.
-    runs
-        Reference and candidate.
-    pairs, origins
-        All pairs, and the rows of those that are origins, first one first.
-    left_out
-        How many equal pairs are not in `pairs`, as there were too many.
-    details
-        By row: of all origins, what leads up to the first, and of the worst pairs.
-    sources
-        Lines around `file:line` as they were when recorded; what was not kept is not there.
-    modules, set_up, coverage
-        The module tree; differences in set-up; what was not compared, in sentences.
+    answer: What `lockstep compare --json` says: the same words and numbers.
+    headline, reasons: The terminal's first line without its first word, and the lines below it.
+    first_clause, later_clauses: The same line in two parts: what was compared, and what else is to be said of it.
+    advice: What to do next, best first.
+    runs: Reference and candidate.
+    pairs, origins: All pairs, and the rows of those that are origins, first one first.
+    left_out: How many equal pairs are not in `pairs`, as there were too many.
+    details: By row: of all origins, what leads up to the first, and of the worst pairs.
+    sources: Lines around `file:line` as they were when recorded; what was not kept is not there.
+    modules, set_up, coverage: The module tree; differences in set-up; what was not compared, in sentences.
     """
 
     answer: dict[str, Any]

@@ -52,10 +52,7 @@ class ErrorSums:
 
     Elements that are not finite count as errors of 0, by which rows and columns explain rather less.
 
-    Parameters
-    ----------
-    shape
-        Of the reference. Rows are what all axes but the last make.
+    shape: Of the reference. Rows are what all axes but the last make.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -72,12 +69,8 @@ class ErrorSums:
     def add(self, start: int, reference: Array, error: Array) -> None:
         """Add the errors of some elements; blocks come in row-major order.
 
-        Parameters
-        ----------
-        start
-            Number of the first element.
-        reference, error
-            Float64 or complex128; NaN errors are left out.
+        start: Number of the first element.
+        reference, error: Float64 or complex128; NaN errors are left out.
         """
         if not error.size:
             return
@@ -131,10 +124,7 @@ class ErrorSums:
     def pattern(self, *, beyond_noise: bool) -> ErrorPattern:
         """The shares, and the sentence where one is clear.
 
-        Parameters
-        ----------
-        beyond_noise
-            Whether the pair is further apart than its noise floor; of noise nothing is said.
+        beyond_noise: Whether the pair is further apart than its noise floor; of noise nothing is said.
         """
         if not 0 < self._squares < math.inf:
             return ErrorPattern(math.nan, math.nan, math.nan, math.nan, math.nan, "")

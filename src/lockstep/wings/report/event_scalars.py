@@ -63,12 +63,8 @@ def write_scalars(
 ) -> Iterator[Path]:
     """Write each rank's numbers into its folder, and name the folders.
 
-    Raises
-    ------
-    OutputExistsError
-        If a folder holds event files and `force` is not given, or cannot be written to.
-    UsageError
-        If tensorboard is not installed.
+    Raises OutputExistsError if a folder holds event files and `force` is not given, or cannot be written to. Raises
+    UsageError if tensorboard is not installed.
     """
     by_rank: dict[str, list[Scalar]] = {}
     for one in scalars:

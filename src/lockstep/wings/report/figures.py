@@ -46,13 +46,7 @@ _RAMP = ("#c4c5c2", "#9fb6ce", "#ecc95f", "#e7a23c", "#dd7432", "#cb4530", "#ab2
 
 
 def load_matplotlib() -> Any:
-    """matplotlib, which a comparison and a page do without.
-
-    Raises
-    ------
-    UsageError
-        If it is not installed.
-    """
+    """matplotlib, which a comparison and a page do without. Raises UsageError if it is not installed."""
     try:
         return importlib.import_module("matplotlib")
     except ImportError as error:
@@ -80,10 +74,7 @@ def drawing() -> Iterator[None]:
 def save(figure: Figure, path: Path, form: str) -> None:
     """Write a figure as "png" or "svg"; the same figure gives the same file.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     with replacing(path) as aside:
         figure.savefig(aside, format=form, metadata={"Date": None} if form == "svg" else None)

@@ -24,14 +24,9 @@ from lockstep.wings.report.links import producers
 class Chosen:
     """The pairs of the table, in execution order.
 
-    Parameters
-    ----------
-    findings
-        One per row.
-    origins
-        By row, the origin that it is.
-    left_out
-        How many equal pairs are not among them.
+    findings: One per row.
+    origins: By row, the origin that it is.
+    left_out: How many equal pairs are not among them.
     """
 
     findings: Sequence[Finding]

@@ -32,12 +32,8 @@ _MOST_REORDERED = 1 << 26
 class Details:
     """Gathers the details of chosen rows; contents that several rows are of are read once.
 
-    Parameters
-    ----------
-    chosen, pairs
-        The rows.
-    reference, candidate
-        The two recordings.
+    chosen, pairs: The rows.
+    reference, candidate: The two recordings.
     """
 
     def __init__(

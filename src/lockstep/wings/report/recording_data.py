@@ -21,13 +21,7 @@ _MOST_OF_BATCH = 12
 
 
 def gather_recording(recording: Recording) -> RecordingData:
-    """Everything that a page shows of one recording.
-
-    Raises
-    ------
-    CorruptError
-        If a file of it is damaged.
-    """
+    """Everything that a page shows of one recording. Raises CorruptError if a file of it is damaged."""
     tensors, left_out = tensors_of(recording)
     files = [file for file in recording.path.rglob("*") if file.is_file()]
     return RecordingData(

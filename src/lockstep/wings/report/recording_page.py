@@ -71,13 +71,7 @@ LARGEST_ROWS = 300_000
 
 
 def recording_page(recording: Recording) -> Page:
-    """Compose the page of one recording.
-
-    Raises
-    ------
-    CorruptError
-        If a file of it is damaged.
-    """
+    """Compose the page of one recording. Raises CorruptError if a file of it is damaged."""
     data = gather_recording(recording)
     table = record_table(recording, columns=_COLUMNS)
     shown = table.head(LARGEST_ROWS)

@@ -28,16 +28,11 @@ IMAGES, TOKENS, WAVE, HEAT_MAP = "images", "tokens", "wave", "heat map"
 class BatchTensor:
     """One tensor of the recorded batch, and what is shown of it.
 
-    Parameters
-    ----------
-    kind
-        "images": `values` are float32 of shape (images, height, width, channels). "tokens": int64 of shape (rows,
+    kind: "images": `values` are float32 of shape (images, height, width, channels). "tokens": int64 of shape (rows,
         columns). "wave": float32 of shape (rows, 2, bins), smallest and largest sample of each bin. "heat map": float32
         of shape (rows, columns), of each cell the element of largest magnitude. "": nothing is shown, see `without`.
-    low, high
-        Smallest and largest finite number of `values`, by which images are scaled.
-    part
-        What is left out, in words, or "".
+    low, high: Smallest and largest finite number of `values`, by which images are scaled.
+    part: What is left out, in words, or "".
     """
 
     name: str
@@ -72,28 +67,18 @@ class RecordedModule:
 class RecordingData:
     """Everything that a page shows of a recording.
 
-    Parameters
-    ----------
-    run
-        Name, path, steps, command.
-    facts, missing
-        The set-up; what a reader should know is not there, in sentences.
-    losses, scalars
-        The loss, also after the recorded steps; learning rates, and the norms of all gradients and parameters.
-    tensors
-        Parameters and gradients over steps, in the order of the model.
-    values
-        How the values of `tensors` lie, of those that were saved whole.
-    left_out
-        How many parameters are not in `tensors`, as there were too many.
-    batch
-        What went into the first recorded step.
-    modules
-        The module tree.
-    sources
-        Lines around `file:line` as they were when recorded.
-    records, contents, size_bytes
-        How many tensors were recorded, how many distinct ones, and what the recording takes on disk.
+    run: Name, path, steps, command.
+    facts, missing: The set-up; what a reader should know is not there, in sentences.
+    losses, scalars: The loss, also after the recorded steps; learning rates, and the norms of all gradients and
+        parameters.
+    tensors: Parameters and gradients over steps, in the order of the model.
+    values: How the values of `tensors` lie, of those that were saved whole.
+    left_out: How many parameters are not in `tensors`, as there were too many.
+    batch: What went into the first recorded step.
+    modules: The module tree.
+    sources: Lines around `file:line` as they were when recorded.
+    records, contents, size_bytes: How many tensors were recorded, how many distinct ones, and what the recording takes
+        on disk.
     """
 
     run: Run

@@ -19,10 +19,7 @@ def excerpts(places: Iterable[str], recordings: Iterable[Recording]) -> dict[str
 
     Where several recordings keep the line, the first one's text is taken.
 
-    Raises
-    ------
-    CorruptError
-        If a table of lines is damaged.
+    Raises CorruptError if a table of lines is damaged.
     """
     kept = [_lines_of(recording) for recording in recordings]
     found: dict[str, Excerpt] = {}

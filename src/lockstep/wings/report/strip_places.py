@@ -17,16 +17,10 @@ PHASES = ("init", "data", "forward", "backward", "optimizer")
 class StripPlaces:
     """Sites, each with the row that matters most of it.
 
-    Parameters
-    ----------
-    lanes
-        What each lane is called.
-    lane, place, row
-        Per site its lane, its place from 0 to 1, and its row.
-    begins
-        Where each phase begins.
-    width
-        Of one site in the fullest lane.
+    lanes: What each lane is called.
+    lane, place, row: Per site its lane, its place from 0 to 1, and its row.
+    begins: Where each phase begins.
+    width: Of one site in the fullest lane.
     """
 
     lanes: tuple[str, ...]

@@ -48,17 +48,11 @@ class Pictures:
 def pictures_of(pair: Pair, *, beyond_noise: bool) -> Pictures:
     """Read both tensors of a pair and gather its pictures.
 
-    Parameters
-    ----------
-    pair
-        Whole tensors for which `lockstep.measure.facing_elements.can_face` holds.
-    beyond_noise
-        Whether the pair is further apart than its noise floor; else no pattern of the error is put into words.
+    pair: Whole tensors for which `lockstep.measure.facing_elements.can_face` holds.
+    beyond_noise: Whether the pair is further apart than its noise floor; else no pattern of the error is put into
+        words.
 
-    Raises
-    ------
-    CorruptError
-        If a tensor's file is damaged.
+    Raises CorruptError if a tensor's file is damaged.
     """
     left, right = pair.contents
     dtype, shape = common_dtype(left, right), left.shape
@@ -227,12 +221,8 @@ class WorstElements:
 class ErrorSample:
     """Errors in ulp, of all elements or of as many at random places as quantiles need.
 
-    Parameters
-    ----------
-    size
-        Elements of the tensor.
-    dtype
-        The coarser one of the two, whose ulp is the unit: the spacing of its numbers at the larger of both values.
+    size: Elements of the tensor.
+    dtype: The coarser one of the two, whose ulp is the unit: the spacing of its numbers at the larger of both values.
     """
 
     def __init__(self, size: int, dtype: str) -> None:

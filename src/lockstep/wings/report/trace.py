@@ -30,10 +30,7 @@ Lane = tuple[int, int]
 def write_trace(comparison: Comparison, path: Path) -> None:
     """Write the trace of a comparison; a file that is there already is replaced.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     pairs = pairs_of(chosen_pairs(comparison, LARGEST_PAIRS), comparison)
     with path.open("w", encoding="ascii") as file:

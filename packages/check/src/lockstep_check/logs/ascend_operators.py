@@ -25,14 +25,9 @@ _FORM_CHARACTERS = 300
 class AscendOperator:
     """One type of operator.
 
-    Parameters
-    ----------
-    lines
-        How often it was logged.
-    forms
-        Digests of what was described, without repeats.
-    examples
-        The first descriptions, shortened.
+    lines: How often it was logged.
+    forms: Digests of what was described, without repeats.
+    examples: The first descriptions, shortened.
     """
 
     lines: int = 0

@@ -48,14 +48,9 @@ class Source(Protocol):
 class Block:
     """A part of a log.
 
-    Parameters
-    ----------
-    data
-        Whole lines, without colours; of a line that is too long, a part of it.
-    fresh, end
-        Texts that begin between these places are this block's: what stands before is there as context.
-    line
-        The number of the line that `data` begins in, from 1; lines end in a newline.
+    data: Whole lines, without colours; of a line that is too long, a part of it.
+    fresh, end: Texts that begin between these places are this block's: what stands before is there as context.
+    line: The number of the line that `data` begins in, from 1; lines end in a newline.
     """
 
     data: bytes
@@ -69,13 +64,7 @@ class NotALogError(Exception):
 
 
 def blocks(source: Source) -> Iterator[Block]:
-    """Cut what is read into blocks.
-
-    Raises
-    ------
-    NotALogError
-        If it begins as no text does.
-    """
+    """Cut what is read into blocks. Raises NotALogError if it begins as no text does."""
     rest, fresh, line = b"", 0, 1
     for piece in _pieces(source):
         data = rest + piece

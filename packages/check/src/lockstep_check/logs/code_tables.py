@@ -20,12 +20,8 @@ _FOLDER = Path(__file__).parent / "codes"
 class CodeTable:
     """Rows by code, by name and by text.
 
-    Parameters
-    ----------
-    rows
-        Each row under each of its keys: the columns `code`, `name`, `alias` and `text`, where the table has them.
-    families
-        Rows of families by what their codes begin with, the longest first.
+    rows: Each row under each of its keys: the columns `code`, `name`, `alias` and `text`, where the table has them.
+    families: Rows of families by what their codes begin with, the longest first.
     """
 
     rows: Mapping[str, Mapping[str, str]]

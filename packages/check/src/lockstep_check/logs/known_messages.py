@@ -51,10 +51,7 @@ class Severity(Enum):
 class Detail:
     """A sentence that the cure begins with, for what the log itself holds.
 
-    Parameters
-    ----------
-    pattern
-        What the message's line, or else the text before it, has; its named groups fill the blanks of `words`.
+    pattern: What the message's line, or else the text before it, has; its named groups fill the blanks of `words`.
     """
 
     pattern: re.Pattern[str]
@@ -71,38 +68,23 @@ class Detail:
 class KnownMessage:
     """One message and what is known of it.
 
-    Parameters
-    ----------
-    name
-        The row's `id`.
-    contains
-        Texts of which one stands in every line that has the message; they are what a log is searched for.
-    pattern
-        What such a line must match besides. Its named groups fill `{blanks}` of cause and cure.
-    title, cause, cure, source
-        In words; the source says where that is known from. Blanks are filled by the pattern's groups.
-    role
-        Where it stands in the chain from cause to report.
-    near
-        A pattern that the line or the 4 kB before it must have besides, such as a frame of the traceback.
-    table
-        Codes that the pattern's groups are looked up in; the row found fills more blanks.
-    fallback
-        Told only where no other message has the line.
-    general
-        It names the class of a failure: told behind a particular message of the same log and rank.
-    details
-        What the log itself holds.
-    harmless_up_to
-        A message that is found this often or less asks for nothing.
-    harmless_if
-        A pattern: where the line, or the next one, has it, the training goes on as it was meant.
-    harmless_beside, harmless_before
-        Messages by name: where the same log has one of them, or has one later, this one asks for nothing.
-    line, near_miss
-        A line that has the message, and one that looks like it and has it not.
-    before
-        A line that stands in front of `line`, where `near` asks for one.
+    name: The row's `id`.
+    contains: Texts of which one stands in every line that has the message; they are what a log is searched for.
+    pattern: What such a line must match besides. Its named groups fill `{blanks}` of cause and cure.
+    title, cause, cure, source: In words; the source says where that is known from. Blanks are filled by the pattern's
+        groups.
+    role: Where it stands in the chain from cause to report.
+    near: A pattern that the line or the 4 kB before it must have besides, such as a frame of the traceback.
+    table: Codes that the pattern's groups are looked up in; the row found fills more blanks.
+    fallback: Told only where no other message has the line.
+    general: It names the class of a failure: told behind a particular message of the same log and rank.
+    details: What the log itself holds.
+    harmless_up_to: A message that is found this often or less asks for nothing.
+    harmless_if: A pattern: where the line, or the next one, has it, the training goes on as it was meant.
+    harmless_beside, harmless_before: Messages by name: where the same log has one of them, or has one later, this one
+        asks for nothing.
+    line, near_miss: A line that has the message, and one that looks like it and has it not.
+    before: A line that stands in front of `line`, where `near` asks for one.
     """
 
     name: str
@@ -130,10 +112,7 @@ class KnownMessage:
     def groups_of(self, line: str, before: str = "") -> dict[str, str] | None:
         """Return what the message says in this line; None where the line has not got it.
 
-        Parameters
-        ----------
-        line, before
-            The line, and up to 4 kB of the log that stands in front of it.
+        line, before: The line, and up to 4 kB of the log that stands in front of it.
 
         >>> message = known_messages()["cuda-out-of-memory"]
         >>> message.groups_of("CUDA error: out of order") is None

@@ -20,12 +20,8 @@ _ROLES = list(Role)
 class Told:
     """A message in the order in which it is told.
 
-    Parameters
-    ----------
-    follows_from
-        The message that explains it, for what is no cause itself.
-    leads_to
-        The messages that it explains.
+    follows_from: The message that explains it, for what is no cause itself.
+    leads_to: The messages that it explains.
     """
 
     found: Found

@@ -41,22 +41,13 @@ class Place:
 class Found:
     """A message that stands in the logs, however often.
 
-    Parameters
-    ----------
-    text
-        The first line that has it.
-    rank, time
-        Which rank wrote that line, and when, where the log says so.
-    frame
-        The line of code that the traceback in front of it ends in, the script's own before a library's.
-    chained
-        The traceback follows from a different exception, which stands before it.
-    details
-        What the log itself holds, as sentences.
-    passed
-        Times that the text after the line says that the training goes on as it was meant.
-    settled
-        A different message of the same log says so.
+    text: The first line that has it.
+    rank, time: Which rank wrote that line, and when, where the log says so.
+    frame: The line of code that the traceback in front of it ends in, the script's own before a library's.
+    chained: The traceback follows from a different exception, which stands before it.
+    details: What the log itself holds, as sentences.
+    passed: Times that the text after the line says that the training goes on as it was meant.
+    settled: A different message of the same log says so.
     """
 
     message: KnownMessage
@@ -162,10 +153,7 @@ class Findings:
 class Scanner:
     """Looks for messages in logs.
 
-    Parameters
-    ----------
-    messages
-        Of several that one line has, a cause is told before an echo, and else the first in this order.
+    messages: Of several that one line has, a cause is told before an echo, and else the first in this order.
     """
 
     def __init__(self, messages: Mapping[str, KnownMessage]) -> None:
@@ -190,10 +178,7 @@ class Scanner:
     ) -> None:
         """Search one log; `advance` is told how many bytes more were looked at.
 
-        Raises
-        ------
-        NotALogError
-            If it is no text.
+        Raises NotALogError if it is no text.
         """
         for block in blocks(source):
             for line, text, before, after in self._lines_of(block):

@@ -28,20 +28,12 @@ _GPU_FIELDS = "name,driver_version,ecc.errors.uncorrected.volatile.total"
 class Machine:
     """The facts about a machine; None or empty if unknown.
 
-    Parameters
-    ----------
-    torch
-        As `lockstep.devices.torch_build` tells it; None where it failed, `torch_failed` says why.
-    packages
-        Versions of libraries for images and of those that are built for one torch.
-    wanted_torch
-        The torch that such a package wants, by its name.
-    load
-        How many processes ran or waited to run, as a mean over the last minute.
-    gpus
-        Name, driver and count of uncorrected errors of NVIDIA's devices.
-    unseen
-        What of accelerators could not be seen, and why.
+    torch: As `lockstep.devices.torch_build` tells it; None where it failed, `torch_failed` says why.
+    packages: Versions of libraries for images and of those that are built for one torch.
+    wanted_torch: The torch that such a package wants, by its name.
+    load: How many processes ran or waited to run, as a mean over the last minute.
+    gpus: Name, driver and count of uncorrected errors of NVIDIA's devices.
+    unseen: What of accelerators could not be seen, and why.
     """
 
     torch: Mapping[str, Any] | None = None

@@ -46,12 +46,8 @@ class MachineFinding:
 class Variable:
     """An environment variable, or an option of a compiler, that is known.
 
-    Parameters
-    ----------
-    recommended
-        Its value while runs are compared; "" for none, "unset" where it should not be there.
-    advise
-        Values that are advised against; None for all but those of `fine`.
+    recommended: Its value while runs are compared; "" for none, "unset" where it should not be there.
+    advise: Values that are advised against; None for all but those of `fine`.
     """
 
     name: str

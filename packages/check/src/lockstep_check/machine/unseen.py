@@ -17,18 +17,11 @@ _ACCELERATOR_CLASSES = ("0x03", "0x12")
 class _Vendor:
     """Where a vendor's devices are found.
 
-    Parameters
-    ----------
-    number
-        Of the vendor on the PCI bus.
-    nodes
-        Pattern of the driver's files in /dev.
-    tool
-        The driver's program, which tells of its version and of errors.
-    build
-        Which entry of `lockstep.devices.torch_build` tells that torch was built for them; "" for a plug-in's.
-    kind
-        As `torch.device` calls them.
+    number: Of the vendor on the PCI bus.
+    nodes: Pattern of the driver's files in /dev.
+    tool: The driver's program, which tells of its version and of errors.
+    build: Which entry of `lockstep.devices.torch_build` tells that torch was built for them; "" for a plug-in's.
+    kind: As `torch.device` calls them.
     """
 
     name: str
@@ -59,14 +52,9 @@ def unseen(
 ) -> list[Unseen]:
     """Return what could not be seen of accelerators.
 
-    Parameters
-    ----------
-    root
-        Folder that holds `sys` and `dev`: /.
-    torch
-        As `lockstep.devices.torch_build` tells it; None where it failed.
-    may_use
-        Whether this process may open a device's file; None asks the system.
+    root: Folder that holds `sys` and `dev`: /.
+    torch: As `lockstep.devices.torch_build` tells it; None where it failed.
+    may_use: Whether this process may open a device's file; None asks the system.
     """
     able = may_use or (lambda node: os.access(node, os.R_OK | os.W_OK))
     bus = root / "sys/bus/pci/devices"
@@ -113,12 +101,8 @@ def _of_vendor(
 def counters_unseen(gpus: Sequence[Sequence[str]], why_not: str) -> Iterator[Unseen]:
     """Tell what `nvidia-smi` did not say.
 
-    Parameters
-    ----------
-    gpus
-        Name, driver and count of uncorrected errors of each device.
-    why_not
-        What it said where it failed.
+    gpus: Name, driver and count of uncorrected errors of each device.
+    why_not: What it said where it failed.
     """
     if why_not:
         yield Unseen("driver and error counters of NVIDIA devices", f"nvidia-smi: {why_not}")

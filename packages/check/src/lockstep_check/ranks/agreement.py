@@ -83,12 +83,7 @@ class RankAnswers:
 def look_at_ranks(given: Given) -> RankAnswers:
     """Hold the ranks of a recording against each other.
 
-    Raises
-    ------
-    RecordingError
-        If it cannot be read.
-    UsageError
-        If it has but one rank.
+    Raises RecordingError if it cannot be read. Raises UsageError if it has but one rank.
     """
     recording = opened("recording", given)
     ranks = {name: rank for name, rank in recording.ranks.items() if rank_number(name) == name}

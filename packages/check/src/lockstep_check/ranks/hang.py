@@ -29,18 +29,11 @@ _COLUMNS = (
 class Place:
     """The place of one rank, as it noted itself.
 
-    Parameters
-    ----------
-    collectives
-        How many it has begun; None where its backend does not count them.
-    waits_in
-        What of torch its script has called in which ranks wait for each other; "" where it is elsewhere.
-    line
-        The line of the script.
-    for_s
-        How long it has been there.
-    there
-        Whether the process lives.
+    collectives: How many it has begun; None where its backend does not count them.
+    waits_in: What of torch its script has called in which ranks wait for each other; "" where it is elsewhere.
+    line: The line of the script.
+    for_s: How long it has been there.
+    there: Whether the process lives.
     """
 
     rank: int
@@ -64,12 +57,8 @@ class Place:
 class Watched:
     """The end of a watched command.
 
-    Parameters
-    ----------
-    hangs
-        Whether a rank waited for longer than was allowed, and the command was ended for it.
-    code
-        Its exit code.
+    hangs: Whether a rank waited for longer than was allowed, and the command was ended for it.
+    code: Its exit code.
     """
 
     hangs: bool
@@ -80,11 +69,8 @@ class Watched:
 def watch(command: Sequence[str], patience_s: float, **streams: Any) -> Watched:
     """Run a command, and end it when one of its ranks has waited for so long at one place for the others.
 
-    Raises
-    ------
-    UsageError
-        If the command cannot be started, none of its processes joins a group of ranks, or the system is not Linux:
-        elsewhere the processes of the command are not seen, and could not be ended.
+    Raises UsageError if the command cannot be started, none of its processes joins a group of ranks, or the system is
+    not Linux: elsewhere the processes of the command are not seen, and could not be ended.
     """
     check_linux("check --hang")
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:

@@ -29,13 +29,9 @@ _AT_INDEX = (Trait.ADDS_AT_INDEX, Trait.READS_AT_INDEX)
 class FirstDifference:
     """Where two runs of one command part, bit by bit.
 
-    Parameters
-    ----------
-    kind
-        What it is: `init`, `data`, `state`, `random`, `index` (adding up at one index), `collective`, `operator`,
+    kind: What it is: `init`, `data`, `state`, `random`, `index` (adding up at one index), `collective`, `operator`,
         `calls` (one run alone makes the call), or `between` (nothing that was recorded made it another one).
-    site, tensor, source
-        Where it is, in words; "" for what is not known.
+    site, tensor, source: Where it is, in words; "" for what is not known.
     """
 
     kind: str
@@ -54,10 +50,7 @@ class FirstDifference:
 def first_difference(reference: Recording, candidate: Recording) -> FirstDifference | None:
     """The first one; None where every tensor of every step that both have is equal bit by bit.
 
-    Raises
-    ------
-    UsageError
-        If nothing of the two can be paired.
+    Raises UsageError if nothing of the two can be paired.
     """
     for step in paired_steps(reference, candidate):
         found = sorted(_parting(step.calls), key=lambda one: one[0])

@@ -21,18 +21,11 @@ _SEED = 0
 class Repeats:
     """Several runs of one command.
 
-    Parameters
-    ----------
-    runs
-        How many.
-    first
-        Where two of them part first; None where all are equal bit by bit.
-    comparison
-        What `compare` says of that pair; None where there is none.
-    steps
-        Steps that were recorded of each.
-    seeded
-        The same of runs with all generators seeded and deterministic kernels asked for; None where there were none.
+    runs: How many.
+    first: Where two of them part first; None where all are equal bit by bit.
+    comparison: What `compare` says of that pair; None where there is none.
+    steps: Steps that were recorded of each.
+    seeded: The same of runs with all generators seeded and deterministic kernels asked for; None where there were none.
     """
 
     runs: int
@@ -53,19 +46,11 @@ def repeat(
 ) -> Repeats:
     """Run a command so many times, and once more with seeds where the runs differ.
 
-    Parameters
-    ----------
-    steps
-        What is recorded of each run, which ends behind it.
-    folder
-        Where recordings are kept; None to drop them.
-    streams
-        As `lockstep.cli.record.run_recorded` takes them.
+    steps: What is recorded of each run, which ends behind it.
+    folder: Where recordings are kept; None to drop them.
+    streams: As `lockstep.cli.record.run_recorded` takes them.
 
-    Raises
-    ------
-    UsageError
-        If the command cannot be started, fails, or trains nothing.
+    Raises UsageError if the command cannot be started, fails, or trains nothing.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-check-") as name:
         place = Path(name) if folder is None else folder.absolute()

@@ -10,12 +10,8 @@ from pathlib import Path
 def imported_files(source: str, file: Path, folder: Path) -> list[Path]:
     """Return the project's own files that a script imports; none where it is no Python.
 
-    Parameters
-    ----------
-    source, file
-        What the script holds, and where it lies.
-    folder
-        The folder of the script that was started, which Python looks into first.
+    source, file: What the script holds, and where it lies.
+    folder: The folder of the script that was started, which Python looks into first.
     """
     try:
         tree = ast.parse(source)

@@ -41,16 +41,10 @@ class Told(Enum):
 class ScriptFinding:
     """A place of a script.
 
-    Parameters
-    ----------
-    rule
-        The row's `id`.
-    text
-        The line.
-    says, edit
-        Why it makes runs incomparable, and what to write instead.
-    certain
-        False where what decides is not known, so that it could not be told.
+    rule: The row's `id`.
+    text: The line.
+    says, edit: Why it makes runs incomparable, and what to write instead.
+    certain: False where what decides is not known, so that it could not be told.
     """
 
     file: str
@@ -69,10 +63,7 @@ Place = tuple[ast.AST, Mapping[str, str], Told]
 class Rule:
     """One row of the table.
 
-    Parameters
-    ----------
-    row
-        As the file has it.
+    row: As the file has it.
     """
 
     def __init__(self, row: Mapping[str, Any]) -> None:

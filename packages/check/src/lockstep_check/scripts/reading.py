@@ -11,16 +11,10 @@ from dataclasses import dataclass, field, replace
 class Scope:
     """Where a piece of a script stands.
 
-    Parameters
-    ----------
-    file
-        The script's name, as the project knows it.
-    functions
-        Names of the functions around it, outermost first.
-    conditions
-        Tests of the `if` around it, inside of its own function, and whether each has to hold.
-    repeats
-        It stands in a loop of its own function.
+    file: The script's name, as the project knows it.
+    functions: Names of the functions around it, outermost first.
+    conditions: Tests of the `if` around it, inside of its own function, and whether each has to hold.
+    repeats: It stands in a loop of its own function.
     """
 
     file: str
@@ -33,14 +27,9 @@ class Scope:
 class Called:
     """A call.
 
-    Parameters
-    ----------
-    name
-        Its full name as imports tell it; for a method of something, `.name`.
-    around
-        Full names of calls whose arguments it stands in, innermost first.
-    target
-        The name that the statement sets, or empty.
+    name: Its full name as imports tell it; for a method of something, `.name`.
+    around: Full names of calls whose arguments it stands in, innermost first.
+    target: The name that the statement sets, or empty.
     """
 
     name: str
@@ -71,13 +60,7 @@ class Script:
 
 
 def read_script(source: str, file: str = "") -> Script:
-    """Read a script.
-
-    Raises
-    ------
-    SyntaxError
-        If it is no Python of this version.
-    """
+    """Read a script. Raises SyntaxError if it is no Python of this version."""
     tree = ast.parse(source)
     script = Script(tree, dict(_imported(tree)))
     _walk(tree, (), Scope(file), "", script)

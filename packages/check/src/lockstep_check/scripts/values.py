@@ -48,10 +48,7 @@ class _Set:
 class Project:
     """The assignments of all scripts of a project, and the calls of their own functions.
 
-    Parameters
-    ----------
-    scripts
-        Each by its file's name.
+    scripts: Each by its file's name.
     """
 
     scripts: Mapping[str, Script]

@@ -23,12 +23,8 @@ class State(str, Enum):
 class Answer:
     """The answer for one aspect.
 
-    Parameters
-    ----------
-    differences
-        What differs, each once for all ranks.
-    unknown
-        Why it is not known, or not wholly; "" where it is.
+    differences: What differs, each once for all ranks.
+    unknown: Why it is not known, or not wholly; "" where it is.
     """
 
     aspect: Aspect

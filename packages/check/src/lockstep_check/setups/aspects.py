@@ -29,16 +29,10 @@ QUESTIONS = {
 class Aspect:
     """One thing that two trainings may have alike or not.
 
-    Parameters
-    ----------
-    name
-        The row's `id`.
-    question
-        The one of the eight that it belongs to; 0 for none.
-    harm
-        The larger, the earlier it is told.
-    counts
-        Whether a difference in it makes the set-ups differ.
+    name: The row's `id`.
+    question: The one of the eight that it belongs to; 0 for none.
+    harm: The larger, the earlier it is told.
+    counts: Whether a difference in it makes the set-ups differ.
     """
 
     name: str

@@ -27,10 +27,7 @@ class _Arrival:
 class Batches:
     """Gathers what arrives in the steps of one rank.
 
-    Parameters
-    ----------
-    answers
-        Where differences are told.
+    answers: Where differences are told.
     """
 
     def __init__(self, answers: Answers) -> None:

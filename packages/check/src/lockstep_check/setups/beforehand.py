@@ -19,19 +19,12 @@ def stopped_before_backward(
 ) -> Iterator[Recorded]:
     """Run a command to its first backward; gives what is known of its set-up by then.
 
-    Parameters
-    ----------
-    options
-        How the reference was recorded: what changes numbers, or which calls there are, is done in this run as well.
-    folder
-        Where the recording is kept; None to drop it behind the block.
-    streams
-        As `lockstep.launch.launch` takes them.
+    options: How the reference was recorded: what changes numbers, or which calls there are, is done in this run as
+        well.
+    folder: Where the recording is kept; None to drop it behind the block.
+    streams: As `lockstep.launch.launch` takes them.
 
-    Raises
-    ------
-    UsageError
-        If the command cannot be started, or ended before it came to train.
+    Raises UsageError if the command cannot be started, or ended before it came to train.
     """
     asked = replace(
         options, steps="0", ranks="", max_bytes=None, exit_after=False, redact=False, before_backward=True

@@ -37,12 +37,7 @@ _BEHIND_FORWARD = ("accumulation", "clipping", "optimizer-state", "schedule", "l
 def checkup(reference: Given, candidate: Given, *, mapping: GivenMapping = None) -> Answers:
     """Hold the set-ups of two recordings against each other.
 
-    Raises
-    ------
-    RecordingError
-        If a recording cannot be read.
-    UsageError
-        If the two have no rank in common.
+    Raises RecordingError if a recording cannot be read. Raises UsageError if the two have no rank in common.
     """
     pairing = pair_recordings(
         opened("reference", reference), opened("candidate", candidate), mapping

@@ -28,12 +28,8 @@ _CALL = re.compile(r"^    (?:\w+ = )?\w+\((?P<arguments>.*)\);$")
 class Buffer:
     """A value between nodes.
 
-    Parameters
-    ----------
-    name, dtype, shape
-        As the program declares it.
-    first, last
-        The calls between which it lives.
+    name, dtype, shape: As the program declares it.
+    first, last: The calls between which it lives.
     """
 
     name: str
@@ -52,12 +48,8 @@ class Buffer:
 class Arena:
     """Where each buffer lies.
 
-    Parameters
-    ----------
-    offsets
-        In bytes, by buffer.
-    size_bytes
-        Of all of it.
+    offsets: In bytes, by buffer.
+    size_bytes: Of all of it.
     """
 
     offsets: dict[Buffer, int]
@@ -95,17 +87,10 @@ def placed(buffers: list[Buffer]) -> Arena:
 def with_arena(program: str, entry: str) -> tuple[str, Arena]:
     """Put the buffers of a program's entry function into one static arena.
 
-    Parameters
-    ----------
-    program
-        C source.
-    entry
-        Name of the function.
+    program: C source.
+    entry: Name of the function.
 
-    Raises
-    ------
-    UsageError
-        If the function is of another form than declarations and calls one after the other.
+    Raises UsageError if the function is of another form than declarations and calls one after the other.
     """
     lines = program.splitlines()
     starts = [at for at, line in enumerate(lines) if re.match(rf"void {re.escape(entry)}\(", line)]

@@ -25,16 +25,10 @@ _BEYOND = 4.0
 class Held:
     """A result of the program beside the runtime's.
 
-    Parameters
-    ----------
-    name
-        Of the result.
-    equal
-        Share of its elements that are equal, bit by bit.
-    max_ulp, max_abs
-        How far they are off at most; NaN where the dtype has no such count.
-    allowed
-        How far they may be off.
+    name: Of the result.
+    equal: Share of its elements that are equal, bit by bit.
+    max_ulp, max_abs: How far they are off at most; NaN where the dtype has no such count.
+    allowed: How far they may be off.
     """
 
     name: str
@@ -124,10 +118,7 @@ def built_and_run(
 ) -> list[Held]:
     """Build the program in its folder, run it on its samples, and measure each result.
 
-    Raises
-    ------
-    UsageError
-        If the compiler refuses it, or it fails.
+    Raises UsageError if the compiler refuses it, or it fails.
     """
     target = folder / "check-lockstep"
     sources = [f"{name}.c", "weights.c", "test.c"]

@@ -24,20 +24,12 @@ _RESERVED = ("main", "test", "weights")
 class Program:
     """A generated program.
 
-    Parameters
-    ----------
-    name
-        Of the function.
-    model
-        The `onnx.ModelProto` that it computes: of fixed shapes.
-    code, weights
-        C sources.
-    prototype
-        Of the function, without its semicolon.
-    arena
-        Its memory.
-    weight_bytes
-        What its constants take.
+    name: Of the function.
+    model: The `onnx.ModelProto` that it computes: of fixed shapes.
+    code, weights: C sources.
+    prototype: Of the function, without its semicolon.
+    arena: Its memory.
+    weight_bytes: What its constants take.
     """
 
     name: str
@@ -50,13 +42,7 @@ class Program:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a C function.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
+    """Refuse what is no name of a C function. Raises UsageError if it is none."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         raise UsageError(
             f"--name {name}: is not a name for the C function; give letters, digits and _, as in digits_net"
@@ -66,12 +52,8 @@ def check_name(name: str) -> None:
 def fixed(proto: Any, sample: Mapping[str, Array]) -> Any:
     """The same model with the shapes that a sample has, and its constants folded.
 
-    Parameters
-    ----------
-    proto
-        An `onnx.ModelProto`.
-    sample
-        What the program will be given at once.
+    proto: An `onnx.ModelProto`.
+    sample: What the program will be given at once.
     """
     found = type(proto)()
     found.CopyFrom(proto)
@@ -94,17 +76,10 @@ def fixed(proto: Any, sample: Mapping[str, Array]) -> Any:
 def generated(model: Any, name: str) -> Program:
     """Generate C of a model of fixed shapes.
 
-    Parameters
-    ----------
-    model
-        What `fixed` gives.
-    name
-        Of the function.
+    model: What `fixed` gives.
+    name: Of the function.
 
-    Raises
-    ------
-    UsageError
-        If the engine lacks an operator, or cannot follow a shape.
+    Raises UsageError if the engine lacks an operator, or cannot follow a shape.
     """
     cgen = engine("emx_onnx_cgen", "micro")
     compiler = engine("emx_onnx_cgen.compiler", "micro")

@@ -89,14 +89,9 @@ def files_of(
 ) -> dict[str, str]:  # fmt: skip
     """All files by name.
 
-    Parameters
-    ----------
-    program
-        What was generated.
-    samples, results
-        Inputs and results of the runtime, in the model's order.
-    allowed
-        How far each result may be off, by its name.
+    program: What was generated.
+    samples, results: Inputs and results of the runtime, in the model's order.
+    allowed: How far each result may be off, by its name.
     """
     parameters = _parameters(program.prototype)
     inputs, outputs = parameters[: len(samples[0])], parameters[len(samples[0]) :]

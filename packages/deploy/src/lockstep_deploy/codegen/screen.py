@@ -24,18 +24,11 @@ _CORTEX = ("arm-none-eabi-gcc", "qemu-system-arm")
 class Answer:
     """The answer about a generated program.
 
-    Parameters
-    ----------
-    program
-        What was generated.
-    folder
-        Where it lies.
-    held
-        Its results; empty where it could not be built.
-    samples
-        How many it was run on.
-    cc
-        Who built it; None where there is no compiler.
+    program: What was generated.
+    folder: Where it lies.
+    held: Its results; empty where it could not be built.
+    samples: How many it was run on.
+    cc: Who built it; None where there is no compiler.
     """
 
     program: Program

@@ -47,14 +47,9 @@ class Method(str, enum.Enum):
 class Part:
     """One input of a model with its attributions.
 
-    Parameters
-    ----------
-    name
-        Of the input.
-    given
-        The input itself, samples first.
-    values
-        Attributions, of the input's shape; of whole numbers, which enter an embedding, one for each.
+    name: Of the input.
+    given: The input itself, samples first.
+    values: Attributions, of the input's shape; of whole numbers, which enter an embedding, one for each.
     """
 
     name: str
@@ -66,22 +61,13 @@ class Part:
 class Explained:
     """The attributions of a model's answer.
 
-    Parameters
-    ----------
-    name
-        Of the model.
-    scores
-        Of each sample and class, as the model gives them.
-    classes
-        Which class of each sample is explained.
-    parts
-        Its inputs.
-    layers
-        Gradient times output of each layer that has parameters, in the order in which they ran.
-    gap
-        How far integrated gradients are from adding up to the score's change, relative to it: the most of all samples.
-    outputs
-        The first output of each module without others in it, in the order in which they ran.
+    name: Of the model.
+    scores: Of each sample and class, as the model gives them.
+    classes: Which class of each sample is explained.
+    parts: Its inputs.
+    layers: Gradient times output of each layer that has parameters, in the order in which they ran.
+    gap: How far integrated gradients are from adding up to the score's change, relative to it: the most of all samples.
+    outputs: The first output of each module without others in it, in the order in which they ran.
     """
 
     name: str
@@ -96,15 +82,9 @@ class Explained:
 def explained(model: LoadedModel, classes: Sequence[int] | None = None) -> Explained:
     """Explain a model's answer to its inputs.
 
-    Parameters
-    ----------
-    classes
-        Which class of each sample to explain; None for the one with the highest score.
+    classes: Which class of each sample to explain; None for the one with the highest score.
 
-    Raises
-    ------
-    UsageError
-        If the model has no inputs that can be explained, or gives no scores.
+    Raises UsageError if the model has no inputs that can be explained, or gives no scores.
     """
     with _out_of_place(model.module), _model_errors(model.name):
         run = _Run(model)

@@ -22,14 +22,10 @@ OUTPUT = "output"
 class Apart:
     """Two attributions of one thing.
 
-    Parameters
-    ----------
-    what, how
-        Which input or layer, and by which method.
-    cosine, rel_l2
-        Their cosine similarity, and the L2 norm of the difference relative to the reference's. NaN where one is zero.
-    shared
-        Which share of the reference's largest tenth is among the candidate's, 0 to 1.
+    what, how: Which input or layer, and by which method.
+    cosine, rel_l2: Their cosine similarity, and the L2 norm of the difference relative to the reference's. NaN where
+        one is zero.
+    shared: Which share of the reference's largest tenth is among the candidate's, 0 to 1.
     """
 
     what: str

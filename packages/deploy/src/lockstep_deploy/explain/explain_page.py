@@ -25,16 +25,10 @@ def explain_page(
 ) -> Page:
     """Compose the page.
 
-    Parameters
-    ----------
-    models
-        One model, or the reference and the candidate.
-    apart
-        How far the two are apart.
-    told
-        What is to be known beside, a sentence each.
-    names
-        Of classes; empty where they have none.
+    models: One model, or the reference and the candidate.
+    apart: How far the two are apart.
+    told: What is to be known beside, a sentence each.
+    names: Of classes; empty where they have none.
     """
     first = models[0]
     facts = [("Samples", str(len(first.classes))), ("Layers", str(len(first.layers)))]
@@ -103,10 +97,7 @@ def _input(part: Part) -> Iterator[Block]:
 def _pictures(parts: Mapping[str, Part]) -> Iterator[Block]:
     """A picture of each method, of both models beside each other: an image, or a row a sample; and the numbers.
 
-    Parameters
-    ----------
-    parts
-        The input in each model, by the words that say whose it is.
+    parts: The input in each model, by the words that say whose it is.
     """
     first = next(iter(parts.values()))
     is_image = first.given.ndim >= 4

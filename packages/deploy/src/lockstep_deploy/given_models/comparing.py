@@ -67,20 +67,12 @@ _DRAWS = 3
 class Subject:
     """A model that is compared.
 
-    Parameters
-    ----------
-    name
-        As it was given.
-    program
-        Its nodes: an `ExportedProgram`, or an `OnnxProgram`.
-    inputs
-        What it is called with, by name, in order.
-    said
-        What was done to it.
-    called
-        The module that the program was made of, called as its user calls it; None where it has none.
-    order
-        Which of its outputs stands where: those of a mapping by their keys, in the order of the model it is held to.
+    name: As it was given.
+    program: Its nodes: an `ExportedProgram`, or an `OnnxProgram`.
+    inputs: What it is called with, by name, in order.
+    said: What was done to it.
+    called: The module that the program was made of, called as its user calls it; None where it has none.
+    order: Which of its outputs stands where: those of a mapping by their keys, in the order of the model it is held to.
     """
 
     name: str
@@ -171,10 +163,7 @@ def _order_as(first: Subject, second: Subject) -> list[int]:
 def compare_models(reference: AskedModel, candidate: AskedModel, keep: Path | None) -> Comparison:
     """Compare two models; their recordings stay in `keep`.
 
-    Raises
-    ------
-    UsageError
-        If one cannot be loaded or run, or they take other inputs.
+    Raises UsageError if one cannot be loaded or run, or they take other inputs.
     """
     first = _subject(reference, None)
     second = _subject(candidate, first)

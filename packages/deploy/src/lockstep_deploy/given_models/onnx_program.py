@@ -51,17 +51,10 @@ class _Signature:
 class OnnxProgram:
     """A graph of ONNX, read as far as segments of an `ExportedProgram` are.
 
-    Parameters
-    ----------
-    model
-        An `onnx.ModelProto`.
+    model: An `onnx.ModelProto`.
 
-    Attributes
-    ----------
-    graph
-        A placeholder for each input and initializer, a call for each node.
-    graph_signature
-        Which nodes are returned.
+    graph: A placeholder for each input and initializer, a call for each node.
+    graph_signature: Which nodes are returned.
     """
 
     def __init__(self, model: Any) -> None:
@@ -143,16 +136,10 @@ def _place_in(name: str) -> str:
 class OnnxRun:
     """A run of a graph with every node's value; `node_values.NodeValues` of an `OnnxProgram`.
 
-    Parameters
-    ----------
-    program
-        The graph.
-    inputs
-        By the graph's names.
-    values
-        Where what nodes return is kept.
-    draw
-        Moves every number that the graph is given or holds to one of its neighbours, or lets it be, at random.
+    program: The graph.
+    inputs: By the graph's names.
+    values: Where what nodes return is kept.
+    draw: Moves every number that the graph is given or holds to one of its neighbours, or lets it be, at random.
     """
 
     def __init__(

@@ -23,14 +23,9 @@ _LEAST_COSINE = 0.5
 class Value:
     """One value that a graph computes.
 
-    Parameters
-    ----------
-    name
-        In its graph.
-    array
-        Its numbers.
-    sources
-        Names of the values that it is computed from, those that the graph holds left out.
+    name: In its graph.
+    array: Its numbers.
+    sources: Names of the values that it is computed from, those that the graph holds left out.
     """
 
     name: str
@@ -59,16 +54,11 @@ def paired(
 ) -> dict[str, str]:
     """Return the candidate's name of each of the reference's values that it has too.
 
-    Parameters
-    ----------
-    reference, candidate
-        In order of computing.
-    returned, given
-        The candidate's name of each of the reference's outputs and inputs.
-
-    have_parted
-        Whether the two are known to differ. Then a value that is far off is paired with the one of its shape that is
-        computed from the same pairs. Otherwise only values that are near are pairs: others are computed in another way.
+    reference, candidate: In order of computing.
+    returned, given: The candidate's name of each of the reference's outputs and inputs.
+    have_parted: Whether the two are known to differ. Then a value that is far off is paired with the one of its shape
+        that is computed from the same pairs. Otherwise only values that are near are pairs: others are computed in
+        another way.
     """
     found = _by_numbers(reference, candidate)
     found |= {name: other for name, other in returned.items() if name not in found}

@@ -17,12 +17,8 @@ BLOCK = 32
 class Allowance:
     """The error that is allowed to each weight, in the weight's shape.
 
-    Parameters
-    ----------
-    variance
-        Of the error.
-    most
-        The largest error.
+    variance: Of the error.
+    most: The largest error.
     """
 
     variance: Floats
@@ -38,11 +34,8 @@ def of_levels(weight: Floats, bits: int, axis: int | None) -> Allowance:
 def of_range(weight: Floats, bits: int, axis: int | None, step: Floats | None = None) -> Allowance:
     """Of a quantiser that spreads its levels over the largest magnitude: half a step.
 
-    Parameters
-    ----------
-    step
-        The file's own step, one or one a channel, where it is wider: the runtime widens some for biases to fit in
-        32 bits.
+    step: The file's own step, one or one a channel, where it is wider: the runtime widens some for biases to fit in 32
+        bits.
     """
     axes = (
         None

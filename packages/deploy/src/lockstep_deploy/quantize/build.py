@@ -34,14 +34,9 @@ _LEAST_OPSET = 13
 class Plan:
     """The layers to quantise, and how.
 
-    Parameters
-    ----------
-    bits
-        Of the weights, by the layer's name; `FLOAT_BITS` for one that is left as it is.
-    calibration
-        Where the ranges of activations come from; None where activations stay in float32.
-    per_channel
-        Whether a weight has a step for each output channel.
+    bits: Of the weights, by the layer's name; `FLOAT_BITS` for one that is left as it is.
+    calibration: Where the ranges of activations come from; None where activations stay in float32.
+    per_channel: Whether a weight has a step for each output channel.
     """
 
     bits: Mapping[str, int]
@@ -52,19 +47,11 @@ class Plan:
 def quantized_model(proto: Any, layers: tuple[Layer, ...], plan: Plan) -> Any:
     """A model of the same inputs and outputs, with its layers as the plan says.
 
-    Parameters
-    ----------
-    proto
-        An `onnx.ModelProto` of float32 with names on its nodes; it is left as it is.
-    layers
-        What `layers_of` says of it.
-    plan
-        A width for each layer.
+    proto: An `onnx.ModelProto` of float32 with names on its nodes; it is left as it is.
+    layers: What `layers_of` says of it.
+    plan: A width for each layer.
 
-    Raises
-    ------
-    UsageError
-        If an engine cannot, or the model's opset has no such operators.
+    Raises UsageError if an engine cannot, or the model's opset has no such operators.
     """
     if opset_of(proto) < _LEAST_OPSET:
         raise UsageError(

@@ -27,14 +27,9 @@ _DRAWN = 8
 class Samples:
     """Arrays by input, samples along the first axis.
 
-    Parameters
-    ----------
-    arrays
-        By the model's inputs.
-    labels
-        The right class of each sample, int64; None where none were given.
-    batch
-        How many samples the model is run on at once.
+    arrays: By the model's inputs.
+    labels: The right class of each sample, int64; None where none were given.
+    batch: How many samples the model is run on at once.
     """
 
     arrays: dict[str, Array]
@@ -70,19 +65,11 @@ class Samples:
 def read_samples(given: Sequence[str], signature: Sequence[TensorSpec], *, option: str) -> Samples:
     """Read samples for a model and refuse what would calibrate it wrongly.
 
-    Parameters
-    ----------
-    given
-        Files or texts as `--inputs` takes them; an array `labels` gives the right classes.
-    signature
-        What the model takes; the first axis of each input is that of the samples.
-    option
-        How the user gave them, for messages.
+    given: Files or texts as `--inputs` takes them; an array `labels` gives the right classes.
+    signature: What the model takes; the first axis of each input is that of the samples.
+    option: How the user gave them, for messages.
 
-    Raises
-    ------
-    UsageError
-        If an array is missing, unknown, empty, constant, not finite, or of another dtype or shape.
+    Raises UsageError if an array is missing, unknown, empty, constant, not finite, or of another dtype or shape.
     """
     arrays = named(given, signature)
     labels = arrays.pop(LABELS, None) if LABELS not in {spec.name for spec in signature} else None
@@ -142,10 +129,7 @@ def _is_one_call(arrays: dict[str, Array], signature: Sequence[TensorSpec]) -> b
 def drawn_samples(signature: Sequence[TensorSpec]) -> Samples:
     """Samples drawn from the normal distribution, where nobody gave any.
 
-    Raises
-    ------
-    UsageError
-        If the signature does not say what to draw.
+    Raises UsageError if the signature does not say what to draw.
     """
     free = {
         extent: _DRAWN

@@ -26,19 +26,11 @@ _INTEGER = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLSTM", "DequantizeLi
 def dynamic_model(proto: Any, *, per_channel: bool, reduce_range: bool) -> Any:
     """A model with weights of 8 bits, its activations quantised as it runs.
 
-    Parameters
-    ----------
-    proto
-        An `onnx.ModelProto` of float32; it is left as it is.
-    per_channel
-        Whether weights have a step for each output channel.
-    reduce_range
-        Whether weights take 7 bits.
+    proto: An `onnx.ModelProto` of float32; it is left as it is.
+    per_channel: Whether weights have a step for each output channel.
+    reduce_range: Whether weights take 7 bits.
 
-    Raises
-    ------
-    UsageError
-        If onnxruntime cannot, or finds nothing to quantise.
+    Raises UsageError if onnxruntime cannot, or finds nothing to quantise.
     """
     onnx, quantization = engine("onnx"), engine("onnxruntime.quantization")
     bare = onnx.ModelProto()
@@ -67,12 +59,8 @@ def dynamic_model(proto: Any, *, per_channel: bool, reduce_range: bool) -> Any:
 def dynamic_errors(proto: Any, quantised: Any, samples: Samples) -> list[LayerError]:
     """Return the error of each layer in the quantised model: measured, and not judged.
 
-    Parameters
-    ----------
-    proto, quantised
-        As `dynamic_model` takes and gives them.
-    samples
-        What both are run on.
+    proto, quantised: As `dynamic_model` takes and gives them.
+    samples: What both are run on.
     """
     kept = {name for node in quantised.graph.node for name in node.output}
     held = {one.name for one in proto.graph.initializer}

@@ -95,34 +95,19 @@ class _Sums:
 class LayerError:
     """A layer's error, as signal-to-quantisation-noise ratios in dB: `10 log10(sum y^2 / sum (y' - y)^2)`.
 
-    Parameters
-    ----------
-    name, op
-        The node.
-    module, source
-        Where it came from, "" where the file does not say.
-    bits
-        Of its weight; None where it has none that was quantised.
-    engine
-        Who quantised it.
-    expected
-        By its width; NaN where that is not known.
-    own
-        Of the layer on inputs of float32, computed as the file says it.
-    fused
-        The same, by the kernels that this machine runs.
-    carried
-        Of its result in the whole quantised model, with what earlier layers passed on.
-    clipped
-        Share of its inputs and results that lie beyond their range.
-    standing
-        What the error is held to be.
-    elements
-        Of its weight.
-    flushed
-        Share of the values other than zero, of its input or its result, that become zero.
-    flushed_wide
-        The same where activations had 16 bits.
+    name, op: The node.
+    module, source: Where it came from, "" where the file does not say.
+    bits: Of its weight; None where it has none that was quantised.
+    engine: Who quantised it.
+    expected: By its width; NaN where that is not known.
+    own: Of the layer on inputs of float32, computed as the file says it.
+    fused: The same, by the kernels that this machine runs.
+    carried: Of its result in the whole quantised model, with what earlier layers passed on.
+    clipped: Share of its inputs and results that lie beyond their range.
+    standing: What the error is held to be.
+    elements: Of its weight.
+    flushed: Share of the values other than zero, of its input or its result, that become zero.
+    flushed_wide: The same where activations had 16 bits.
     """
 
     name: str
@@ -160,12 +145,8 @@ def layer_errors(
 ) -> list[LayerError]:
     """Measure each layer on samples, alone and in the whole model, and judge it by its width.
 
-    Parameters
-    ----------
-    proto, quantised
-        The model of float32, and the one that `quantized_model` made of it by the plan.
-    samples
-        What both are run on.
+    proto, quantised: The model of float32, and the one that `quantized_model` made of it by the plan.
+    samples: What both are run on.
     """
     before, after = Graph(proto), Graph(quantised)
     chosen = {layer.name: layer for layer in layers if plan.bits[layer.name] != FLOAT_BITS}

@@ -20,16 +20,10 @@ Doubles = npt.NDArray[np.float64]
 class Grid:
     """Where an activation is quantised: `(code - zero) * step`.
 
-    Parameters
-    ----------
-    codes
-        Name of the value that holds the codes.
-    step
-        The scale.
-    zero
-        The code of zero.
-    least, most
-        Codes that there are.
+    codes: Name of the value that holds the codes.
+    step: The scale.
+    zero: The code of zero.
+    least, most: Codes that there are.
     """
 
     codes: str
@@ -67,10 +61,7 @@ class Grid:
 class Graph:
     """A graph with its values by name.
 
-    Parameters
-    ----------
-    proto
-        An `onnx.ModelProto`.
+    proto: An `onnx.ModelProto`.
     """
 
     def __init__(self, proto: Any) -> None:
@@ -134,18 +125,11 @@ class Graph:
 class Compared:
     """A node of both graphs.
 
-    Parameters
-    ----------
-    node
-        As it stands in the quantised graph.
-    value
-        Name of its result in the graph of float32.
-    result
-        Name of its result in the quantised graph, before it is quantised.
-    entry
-        How its first input was quantised; None where it was not.
-    grid
-        How its result is quantised; None where it is not.
+    node: As it stands in the quantised graph.
+    value: Name of its result in the graph of float32.
+    result: Name of its result in the quantised graph, before it is quantised.
+    entry: How its first input was quantised; None where it was not.
+    grid: How its result is quantised; None where it is not.
     """
 
     node: Any
@@ -165,12 +149,8 @@ def compared_nodes(before: Graph, after: Graph, always: set[str]) -> Iterator[Co
 
     Those that only move numbers are left out: what they return is quantised as what they read is.
 
-    Parameters
-    ----------
-    before, after
-        The graph of float32, and the quantised one.
-    always
-        Names of nodes whose weights were quantised.
+    before, after: The graph of float32, and the quantised one.
+    always: Names of nodes whose weights were quantised.
     """
     quantisers = ("QuantizeLinear", "DequantizeLinear")
     for node in after.proto.graph.node:

@@ -29,24 +29,14 @@ _LARGE = 256
 class Layer:
     """A node with a weight.
 
-    Parameters
-    ----------
-    name
-        Of the node, unique in its graph.
-    op
-        Its ONNX operator.
-    weight
-        Name of the initializer.
-    weight_at
-        Which input of the node that is.
-    shape
-        Of the weight.
-    channel_axis
-        Axis of the weight along which outputs lie; None where outputs share it.
-    module
-        Path of the module that it was exported from, "" where the file does not say.
-    source
-        `file:line` that called it, "" where the file does not say.
+    name: Of the node, unique in its graph.
+    op: Its ONNX operator.
+    weight: Name of the initializer.
+    weight_at: Which input of the node that is.
+    shape: Of the weight.
+    channel_axis: Axis of the weight along which outputs lie; None where outputs share it.
+    module: Path of the module that it was exported from, "" where the file does not say.
+    source: `file:line` that called it, "" where the file does not say.
     """
 
     name: str
@@ -71,12 +61,8 @@ class Layer:
 def layers_of(proto: Any, *, lookups: bool = False) -> tuple[Layer, ...]:
     """The layers of a model in the order of its graph: float32 weights of Conv, ConvTranspose, Gemm and MatMul.
 
-    Parameters
-    ----------
-    proto
-        An `onnx.ModelProto`; nodes without a name get one.
-    lookups
-        Whether tables of embeddings are layers too.
+    proto: An `onnx.ModelProto`; nodes without a name get one.
+    lookups: Whether tables of embeddings are layers too.
     """
     float32 = engine("onnx").TensorProto.FLOAT
     weights = {

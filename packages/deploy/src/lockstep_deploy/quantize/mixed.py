@@ -18,14 +18,9 @@ _DECIBELS_PER_BIT = 20 * math.log10(2)
 class Trial:
     """A plan that was tried.
 
-    Parameters
-    ----------
-    bits
-        By the layer's name.
-    outcome
-        What it gave.
-    reaches
-        Whether that reaches the target.
+    bits: By the layer's name.
+    outcome: What it gave.
+    reaches: Whether that reaches the target.
     """
 
     bits: Mapping[str, int]
@@ -37,12 +32,8 @@ class Trial:
 class Search:
     """The result of a search for widths.
 
-    Parameters
-    ----------
-    trials
-        All, in the order in which they were tried.
-    chosen
-        The last one that reaches the target, or the best where none does.
+    trials: All, in the order in which they were tried.
+    chosen: The last one that reaches the target, or the best where none does.
     """
 
     trials: Sequence[Trial]
@@ -52,16 +43,10 @@ class Search:
 def middle_bits(bits: int, worst_db: float, layers: int, target_db: float) -> int:
     """A width that should do for most layers: for the worst one, and as many more of its kind as there are layers.
 
-    Parameters
-    ----------
-    bits
-        The width that was measured.
-    worst_db
-        The least SQNR of a layer at this width, by its own error.
-    layers
-        How many there are, whose errors add up.
-    target_db
-        What is wanted of the results.
+    bits: The width that was measured.
+    worst_db: The least SQNR of a layer at this width, by its own error.
+    layers: How many there are, whose errors add up.
+    target_db: What is wanted of the results.
     """
     lacking = target_db + 10 * math.log10(layers) - worst_db
     return min(max(bits + math.ceil(lacking / _DECIBELS_PER_BIT), bits + 1), max(MOST_BITS, bits))
@@ -78,16 +63,10 @@ def searched(
     more layers raised are never worse; what is chosen was tried in any case. At most `2 log2(n) + 4` plans are tried
     for `n` layers.
 
-    Parameters
-    ----------
-    worst_first
-        Names of the layers, by their own error.
-    bits, middle
-        The widths that layers have as long as they are not raised, and once they are.
-    target_db
-        The least SQNR of the results, in dB.
-    attempt
-        Quantises by a plan, and measures.
+    worst_first: Names of the layers, by their own error.
+    bits, middle: The widths that layers have as long as they are not raised, and once they are.
+    target_db: The least SQNR of the results, in dB.
+    attempt: Quantises by a plan, and measures.
     """
     tried: dict[tuple[int, int], Trial] = {}
 

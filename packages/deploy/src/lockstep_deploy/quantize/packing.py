@@ -53,14 +53,9 @@ def planes_of(codes: npt.NDArray[np.uint16], bits: int) -> npt.NDArray[np.uint8]
 def stored(name: str, weight: Quantized, opset: int) -> StoredWeight:
     """A weight beside activations in float32: int8 or int16 where the width is one of these, else bit planes.
 
-    Parameters
-    ----------
-    name
-        What the names of all that is added begin with.
-    weight
-        Its codes.
-    opset
-        Version of the standard operators that the model is of.
+    name: What the names of all that is added begin with.
+    weight: Its codes.
+    opset: Version of the standard operators that the model is of.
     """
     if weight.bits in (8, 16):
         return _whole(name, weight, opset)

@@ -66,34 +66,19 @@ class Floor:
 class Answer:
     """The answer about a quantised model.
 
-    Parameters
-    ----------
-    layers
-        Each layer's error, in the order of the graph.
-    outcome
-        The whole model.
-    measured_on
-        What the errors were measured on.
-    budget_db
-        The least SQNR that a layer may have; None where none was asked for.
-    reduced
-        Whether weights of 8 bits took 7.
-    target_db
-        The least SQNR of the results; None where none was asked for.
-    trials
-        Plans that were tried for that.
-    left
-        Weights that stay in float32, in bytes by name.
-    floor
-        What the whole model must still be.
-    per_channel
-        Whether weights have a step for each output channel.
-    draws
-        Values that the model draws at random; the same numbers were drawn before and after.
-    is_half
-        Whether the model was of float16.
-    in_8_bits
-        The size of the file with 8 bits for each layer that has fewer; None where that is surely larger.
+    layers: Each layer's error, in the order of the graph.
+    outcome: The whole model.
+    measured_on: What the errors were measured on.
+    budget_db: The least SQNR that a layer may have; None where none was asked for.
+    reduced: Whether weights of 8 bits took 7.
+    target_db: The least SQNR of the results; None where none was asked for.
+    trials: Plans that were tried for that.
+    left: Weights that stay in float32, in bytes by name.
+    floor: What the whole model must still be.
+    per_channel: Whether weights have a step for each output channel.
+    draws: Values that the model draws at random; the same numbers were drawn before and after.
+    is_half: Whether the model was of float16.
+    in_8_bits: The size of the file with 8 bits for each layer that has fewer; None where that is surely larger.
     """
 
     layers: Sequence[LayerError]

@@ -31,18 +31,12 @@ class Method(str, Enum):
 class Calibration:
     """The samples that ranges of activations are taken from.
 
-    Parameters
-    ----------
-    samples
-        What the model is run on.
-    method
-        How a range is chosen.
-    bits
-        Of each activation: 8 or 16.
-    per_channel
-        Whether a weight has a step for each output channel.
-    reduce_range
-        Whether 8-bit weights take 7 bits, so that kernels that add pairs of products in 16 bits do not saturate.
+    samples: What the model is run on.
+    method: How a range is chosen.
+    bits: Of each activation: 8 or 16.
+    per_channel: Whether a weight has a step for each output channel.
+    reduce_range: Whether 8-bit weights take 7 bits, so that kernels that add pairs of products in 16 bits do not
+        saturate.
     """
 
     samples: Samples

@@ -22,25 +22,15 @@ _RUNS = 5
 class Outcome:
     """A quantised model beside the one that it was made of.
 
-    Parameters
-    ----------
-    sqnr_db
-        The least of a result, in dB, by the kernels that this machine runs. Of whole numbers, which have no size, it is
-        `20 log10(all / those that are others)`.
-    accuracy, accuracy_before
-        Share of samples whose largest result is their label; None without labels.
-    time_s, time_before_s
-        Of one batch, in seconds, the median.
-    size_bytes, size_before_bytes
-        Of the files.
-    worst_error
-        By the result's name: the largest relative distance `|q - f| / max(|q|, |f|)` of a sample.
-    samples
-        Of how many samples that is the largest; 0 where they were drawn, and say nothing of anybody's data.
-    sqnr_by_result
-        In dB, by the result's name.
-    uncompared
-        Results of another shape in the quantised model: how many there are depends on the values.
+    sqnr_db: The least of a result, in dB, by the kernels that this machine runs. Of whole numbers, which have no size,
+        it is `20 log10(all / those that are others)`.
+    accuracy, accuracy_before: Share of samples whose largest result is their label; None without labels.
+    time_s, time_before_s: Of one batch, in seconds, the median.
+    size_bytes, size_before_bytes: Of the files.
+    worst_error: By the result's name: the largest relative distance `|q - f| / max(|q|, |f|)` of a sample.
+    samples: Of how many samples that is the largest; 0 where they were drawn, and say nothing of anybody's data.
+    sqnr_by_result: In dB, by the result's name.
+    uncompared: Results of another shape in the quantised model: how many there are depends on the values.
     """
 
     sqnr_db: float
@@ -65,10 +55,7 @@ class Outcome:
 def outcome(proto: Any, quantised: Any, samples: Samples) -> Outcome:
     """Run both models on samples.
 
-    Raises
-    ------
-    UsageError
-        If there are labels, and the first result holds no number for each class.
+    Raises UsageError if there are labels, and the first result holds no number for each class.
     """
     before, after = Session(proto), Session(quantised, name="the quantised model")
     sums: dict[str, list[float]] = {}

@@ -35,20 +35,12 @@ _TWIN = "twin/"
 class Twin:
     """Names of a layer's values in the graph of twins.
 
-    Parameters
-    ----------
-    compared
-        The node.
-    value
-        The result in float32.
-    result
-        The twin's result, as codes where it is quantised.
-    reads
-        The activation that the layer reads.
-    variance, most
-        Of the twin's error; "" where nothing is known of the operator.
-    layer
-        The layer, where its weight was quantised.
+    compared: The node.
+    value: The result in float32.
+    result: The twin's result, as codes where it is quantised.
+    reads: The activation that the layer reads.
+    variance, most: Of the twin's error; "" where nothing is known of the operator.
+    layer: The layer, where its weight was quantised.
     """
 
     compared: Compared
@@ -69,10 +61,7 @@ class Twin:
 class TwinGraph:
     """The graph of twins.
 
-    Parameters
-    ----------
-    before, after
-        The graph of float32, and the quantised one.
+    before, after: The graph of float32, and the quantised one.
     """
 
     def __init__(self, before: Graph, after: Graph) -> None:
@@ -87,14 +76,9 @@ class TwinGraph:
     def add(self, compared: Compared, layer: Layer | None, allowance: Allowance | None) -> None:
         """Put a node's twin beside it.
 
-        Parameters
-        ----------
-        compared
-            The node.
-        layer
-            The layer that it is, if its weight was quantised.
-        allowance
-            How far its weight may be off; None where that is not known.
+        compared: The node.
+        layer: The layer that it is, if its weight was quantised.
+        allowance: How far its weight may be off; None where that is not known.
         """
         result = self._layer(compared)
         before = self._before.by_name[compared.node.name]

@@ -24,16 +24,10 @@ _SHARES = np.linspace(0.2, 1.0, 41)
 class Quantized:
     """Weights as codes: `(codes - offset) * scale`.
 
-    Parameters
-    ----------
-    codes
-        From 0 to `2**bits - 1`, in the weight's shape.
-    scale
-        The step: one, or one a channel in a shape that broadcasts; float32.
-    offset
-        The code of zero; between two codes where no level lies there.
-    bits
-        Of each code.
+    codes: From 0 to `2**bits - 1`, in the weight's shape.
+    scale: The step: one, or one a channel in a shape that broadcasts; float32.
+    offset: The code of zero; between two codes where no level lies there.
+    bits: Of each code.
     """
 
     codes: npt.NDArray[np.uint16]

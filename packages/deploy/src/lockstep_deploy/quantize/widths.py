@@ -18,13 +18,7 @@ _COSTS = {
 
 
 def check_bits(bits: int) -> None:
-    """Refuse a width that no engine has.
-
-    Raises
-    ------
-    UsageError
-        If it is not from 1 to 16.
-    """
+    """Refuse a width that no engine has. Raises UsageError if it is not from 1 to 16."""
     if not 1 <= bits <= MOST_BITS:
         raise UsageError(f"--bits {bits}: weights are quantised to 1 to {MOST_BITS} bits")
 

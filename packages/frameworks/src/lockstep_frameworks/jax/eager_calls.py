@@ -23,10 +23,7 @@ _PLACES = (("jax._src.pjit", "_run_python_pjit"), ("jax._src.api", "_post_hook_s
 class EagerCalls:
     """Listens to the functions by which JAX runs operators one by one; changes none of them.
 
-    Parameters
-    ----------
-    computed
-        Is told of each, also of the caller's own functions under `jax.jit`.
+    computed: Is told of each, also of the caller's own functions under `jax.jit`.
     """
 
     def __init__(self, computed: Computed) -> None:

@@ -70,18 +70,11 @@ class Evaluation:
 
     What needs a callback into the script is not known: the script's own code runs once, in the compiled function.
 
-    Parameters
-    ----------
-    seen
-        Is called after each operation of which all is known.
-    changed
-        Makes the value that is gone on with of each one that an operation gives.
-    unknown
-        Is told why an operation cannot be evaluated.
-    keep
-        Is given each value of the outermost program by its number.
-    evaluated
-        Is told the place of each operation of the outermost program after it.
+    seen: Is called after each operation of which all is known.
+    changed: Makes the value that is gone on with of each one that an operation gives.
+    unknown: Is told why an operation cannot be evaluated.
+    keep: Is given each value of the outermost program by its number.
+    evaluated: Is told the place of each operation of the outermost program after it.
     """
 
     seen: Seen | None = None

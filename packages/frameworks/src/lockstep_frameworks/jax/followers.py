@@ -16,10 +16,7 @@ OTHER_GRADIENTS = "calls of {}"
 class Followers:
     """Says which calls take what earlier ones gave since the first step.
 
-    Parameters
-    ----------
-    note_gap
-        Takes what is not seen, and why.
+    note_gap: Takes what is not seen, and why.
     """
 
     def __init__(self, note_gap: Callable[[str, str], None]) -> None:

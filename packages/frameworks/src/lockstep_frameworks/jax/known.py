@@ -29,14 +29,9 @@ from lockstep_frameworks.jax.trees import Path, argument_paths, leaf_paths
 class Known:
     """A program that was traced.
 
-    Parameters
-    ----------
-    program
-        Flat.
-    arguments
-        Paths of its arguments and results.
-    modules
-        What is known of modules, by path.
+    program: Flat.
+    arguments: Paths of its arguments and results.
+    modules: What is known of modules, by path.
     """
 
     program: Program

@@ -30,12 +30,8 @@ class _Inside:
 class Labels:
     """What the operations of a program and of all that it holds are called.
 
-    Parameters
-    ----------
-    program, roles
-        The program, and what its values are.
-    modules
-        What is known of modules, by path.
+    program, roles: The program, and what its values are.
+    modules: What is known of modules, by path.
     """
 
     program: Program

@@ -14,16 +14,11 @@ from lockstep_frameworks.jax.roles import numbers_in
 class ModuleCall:
     """One call of a module.
 
-    Parameters
-    ----------
-    path
-        Of the module.
-    first, last
-        Places of its first and its last operation.
-    inputs, outputs
-        Numbers of the values that go in and come out, parameters left out.
-    entering, leaving
-        Gradients by its one result and by its first input; None where the backward does not show them alone.
+    path: Of the module.
+    first, last: Places of its first and its last operation.
+    inputs, outputs: Numbers of the values that go in and come out, parameters left out.
+    entering, leaving: Gradients by its one result and by its first input; None where the backward does not show them
+        alone.
     """
 
     path: str
@@ -50,14 +45,9 @@ def module_calls(
 ) -> list[ModuleCall]:
     """Return the calls of modules in the forward, those around others first.
 
-    Parameters
-    ----------
-    program, phases, paths
-        Operations with the phase and the module of each.
-    known
-        Paths of modules.
-    held
-        Numbers of parameters and constants.
+    program, phases, paths: Operations with the phase and the module of each.
+    known: Paths of modules.
+    held: Numbers of parameters and constants.
     """
     forward, backward = (
         [place for place, phase in enumerate(phases) if phase is wanted]

@@ -26,14 +26,10 @@ _OWN_SCOPES = frozenset(
 class Place:
     """Where an equation stands.
 
-    Parameters
-    ----------
-    stack
-        Lines of the code, innermost first.
-    scopes
-        Names of the modules around it, outermost first.
-    is_differentiated, is_transposed
-        Whether it computes inside of a function that is differentiated, and whether it is of the backward.
+    stack: Lines of the code, innermost first.
+    scopes: Names of the modules around it, outermost first.
+    is_differentiated, is_transposed: Whether it computes inside of a function that is differentiated, and whether it is
+        of the backward.
     """
 
     stack: tuple[Frame, ...] = ()

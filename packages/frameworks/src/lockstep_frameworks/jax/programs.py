@@ -46,16 +46,10 @@ Atom = int | Constant
 class Operation:
     """One equation.
 
-    Parameters
-    ----------
-    equation
-        As JAX has it.
-    inputs, outputs
-        Numbers of values, or constants.
-    place
-        Where it stands in the code.
-    programs
-        What it runs, for a loop or a branch.
+    equation: As JAX has it.
+    inputs, outputs: Numbers of values, or constants.
+    place: Where it stands in the code.
+    programs: What it runs, for a loop or a branch.
     """
 
     equation: Any
@@ -74,16 +68,10 @@ class Operation:
 class Program:
     """Operations in the order in which they run.
 
-    Parameters
-    ----------
-    inputs, outputs
-        Numbers of the values that go in and come out.
-    operations
-        What is run.
-    constants
-        Arrays that the program holds, by number.
-    types
-        Abstract value of each number.
+    inputs, outputs: Numbers of the values that go in and come out.
+    operations: What is run.
+    constants: Arrays that the program holds, by number.
+    types: Abstract value of each number.
     """
 
     inputs: tuple[int, ...]

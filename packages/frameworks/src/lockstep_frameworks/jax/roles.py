@@ -23,12 +23,8 @@ from lockstep_frameworks.jax.trees import Path, common_end, inner_paths, partner
 class Arguments:
     """Arguments and results of a program.
 
-    Parameters
-    ----------
-    inputs, outputs
-        Their paths.
-    names
-        Paths by which the arguments are called.
+    inputs, outputs: Their paths.
+    names: Paths by which the arguments are called.
     """
 
     inputs: Sequence[Path]
@@ -46,18 +42,11 @@ class Arguments:
 class Parameter:
     """A parameter of a program, as numbers of values.
 
-    Parameters
-    ----------
-    name
-        Full name.
-    value
-        What goes in.
-    gradient
-        None where the program does not show one for it alone.
-    updated
-        What comes out; None where the update is not in this program.
-    states
-        What the optimizer keeps for it, by kind: before and after.
+    name: Full name.
+    value: What goes in.
+    gradient: None where the program does not show one for it alone.
+    updated: What comes out; None where the update is not in this program.
+    states: What the optimizer keeps for it, by kind: before and after.
     """
 
     name: str
@@ -71,20 +60,12 @@ class Parameter:
 class Roles:
     """What the values of a program are.
 
-    Parameters
-    ----------
-    phases
-        Of each operation.
-    loss
-        Number of the scalar that is differentiated; None where there is none.
-    parameters
-        In order of the arguments.
-    data
-        Names of the other inputs that the forward uses, by number.
-    owners
-        Names of the parameters that operations of the optimizer belong to, by their places.
-    above
-        Scopes around all modules, which are in no parameter's name.
+    phases: Of each operation.
+    loss: Number of the scalar that is differentiated; None where there is none.
+    parameters: In order of the arguments.
+    data: Names of the other inputs that the forward uses, by number.
+    owners: Names of the parameters that operations of the optimizer belong to, by their places.
+    above: Scopes around all modules, which are in no parameter's name.
     """
 
     phases: tuple[Phase, ...]
@@ -127,14 +108,9 @@ def roles_of_update(
 ) -> Roles:
     """Return the roles of a program that updates parameters by gradients that it is given.
 
-    Parameters
-    ----------
-    program, arguments
-        As of `roles_of`.
-    names
-        Of the parameters among the inputs, by place.
-    gradients
-        Inputs that are the gradient of a parameter, by its name: numbers of values.
+    program, arguments: As of `roles_of`.
+    names: Of the parameters among the inputs, by place.
+    gradients: Inputs that are the gradient of a parameter, by its name: numbers of values.
     """
     flow = _Flow(program, is_update=True)
     new = _merged(_new_values(flow, arguments))

@@ -25,14 +25,9 @@ OUTSIDE = "jax.update.outside"
 class Rows:
     """One evaluation of a program.
 
-    Parameters
-    ----------
-    recording
-        Takes the rows.
-    labels
-        What operations are called.
-    sites
-        Those of operations, which are kept from one evaluation to the next.
+    recording: Takes the rows.
+    labels: What operations are called.
+    sites: Those of operations, which are kept from one evaluation to the next.
     """
 
     def __init__(

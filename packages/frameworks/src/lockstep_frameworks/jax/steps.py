@@ -53,14 +53,9 @@ class Opened:
 class _Pending:
     """A step whose gradients are there, and whose update is to come.
 
-    Parameters
-    ----------
-    parameters
-        What the gradients were taken of, by name, without being kept alive.
-    before, gradients
-        The same and the gradients, to be recorded; nothing where the step is not.
-    made
-        Gradients and what later calls made of them.
+    parameters: What the gradients were taken of, by name, without being kept alive.
+    before, gradients: The same and the gradients, to be recorded; nothing where the step is not.
+    made: Gradients and what later calls made of them.
     """
 
     parameters: dict[str, Callable[[], Any]]
@@ -79,10 +74,7 @@ class _Pending:
 class Steps:
     """Records the calls of a training, step by step.
 
-    Parameters
-    ----------
-    recording
-        Takes what is seen.
+    recording: Takes what is seen.
     """
 
     def __init__(self, recording: FrameworkRecording) -> None:

@@ -32,10 +32,7 @@ UNTRACED = "functions that JAX cannot trace"
 class Tap:
     """A listener of `Wrapping` that hands what it is told to the steps of a recording.
 
-    Parameters
-    ----------
-    recording
-        Takes what is seen.
+    recording: Takes what is seen.
     """
 
     def __init__(self, recording: FrameworkRecording) -> None:

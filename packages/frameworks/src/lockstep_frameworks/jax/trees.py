@@ -27,12 +27,8 @@ def _part(key: Any) -> str:
 def argument_paths(args_info: Any, names: Sequence[str]) -> list[Path]:
     """Return the paths of the arguments of a call, each beginning with the argument's own name.
 
-    Parameters
-    ----------
-    args_info
-        Positional and named arguments as a traced function tells them.
-    names
-        What JAX calls each leaf (`params['dense1']['kernel']`); its first word is the argument's name.
+    args_info: Positional and named arguments as a traced function tells them.
+    names: What JAX calls each leaf (`params['dense1']['kernel']`); its first word is the argument's name.
     """
     paths = leaf_paths(args_info)
     found = []
@@ -76,16 +72,10 @@ def partners(
     leaf that has come to another's place is then seen as that. Trees of which more leaves are made of each other go
     first, then those that are made of nothing else, that go on for the most part, and whose paths end alike longest.
 
-    Parameters
-    ----------
-    inputs, outputs
-        Paths.
-    may_be
-        Whether an input and an output are of one kind.
-    is_made_of
-        Whether the output is made of the input.
-    goes_on_with
-        Whether the input is most of it, which decides between trees that are made of the same.
+    inputs, outputs: Paths.
+    may_be: Whether an input and an output are of one kind.
+    is_made_of: Whether the output is made of the input.
+    goes_on_with: Whether the input is most of it, which decides between trees that are made of the same.
     """
     trees: dict[tuple[Path, Path], list[tuple[int, int]]] = {}
     for i, one in enumerate(inputs):

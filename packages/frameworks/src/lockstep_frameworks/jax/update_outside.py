@@ -29,10 +29,7 @@ class Outside:
 
     An operator belongs to a parameter if, of all that goes in and has its shape, nothing is another one's.
 
-    Parameters
-    ----------
-    recording
-        Takes the rows.
+    recording: Takes the rows.
     """
 
     def __init__(self, recording: FrameworkRecording) -> None:

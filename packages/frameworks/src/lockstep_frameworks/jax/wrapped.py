@@ -40,10 +40,7 @@ class _Depth(threading.local):
 class Wrapping:
     """Wraps the transformations of JAX that a script calls.
 
-    Parameters
-    ----------
-    listener
-        Is told of calls.
+    listener: Is told of calls.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -133,12 +130,8 @@ class Wrapping:
 class Jitted:
     """A function under `jax.jit`, which does all that it does without Lockstep.
 
-    Parameters
-    ----------
-    function, wrapping
-        As JAX has made it, and who is told of its calls.
-    unseen
-        The transformation that made it, where that is not `jit` and calls are not looked at.
+    function, wrapping: As JAX has made it, and who is told of its calls.
+    unseen: The transformation that made it, where that is not `jit` and calls are not looked at.
     """
 
     def __init__(self, function: Any, wrapping: Wrapping, unseen: str = "") -> None:

@@ -59,18 +59,11 @@ class Weight:
 class Layer:
     """A module that contains no other one.
 
-    Parameters
-    ----------
-    path, module_class
-        Of the module.
-    kind
-        What it is in every framework.
-    weights
-        By what they mean.
-    settings
-        Plain settings.
-    output
-        What its first call returned; None where that was not recorded.
+    path, module_class: Of the module.
+    kind: What it is in every framework.
+    weights: By what they mean.
+    settings: Plain settings.
+    output: What its first call returned; None where that was not recorded.
     """
 
     path: str

@@ -27,16 +27,10 @@ from lockstep_frameworks.mapping.layers import (
 class Line:
     """One line of a mapping.
 
-    Parameters
-    ----------
-    section
-        Of the file: modules, parameters, states, layouts or activations.
-    reference, candidate
-        The two names; of a layout the parameter and the words, of activations the words alone.
-    confidence
-        From 0 to 1.
-    reason
-        Why.
+    section: Of the file: modules, parameters, states, layouts or activations.
+    reference, candidate: The two names; of a layout the parameter and the words, of activations the words alone.
+    confidence: From 0 to 1.
+    reason: Why.
     """
 
     section: str

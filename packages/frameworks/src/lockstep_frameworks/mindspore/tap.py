@@ -56,10 +56,7 @@ class _Dispatch(MsDispatchMode):  # type: ignore[misc]
 class Tap:
     """A `lockstep_frameworks.adapter.Adapter` for MindSpore.
 
-    Parameters
-    ----------
-    recording
-        Takes what is seen.
+    recording: Takes what is seen.
     """
 
     def __init__(self, recording: FrameworkRecording) -> None:

@@ -29,10 +29,7 @@ _INNER_REASON = (
 class Gradients:
     """Listens to gradients of tapes, and to those that functions and loops are given by their operators.
 
-    Parameters
-    ----------
-    tap
-        Knows the calls, and takes what is seen.
+    tap: Knows the calls, and takes what is seen.
     """
 
     def __init__(self, tap: Tap) -> None:

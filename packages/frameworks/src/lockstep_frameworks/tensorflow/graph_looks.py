@@ -40,10 +40,7 @@ class Item:
 class GraphLooks:
     """Has graphs hand over their tensors.
 
-    Parameters
-    ----------
-    tap
-        Takes what is seen.
+    tap: Takes what is seen.
     """
 
     def __init__(self, tap: Tap) -> None:

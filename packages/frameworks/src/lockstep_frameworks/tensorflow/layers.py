@@ -38,10 +38,7 @@ def class_name(value: Any) -> str:
 class Layers:
     """Listens to calls of layers.
 
-    Parameters
-    ----------
-    tap
-        Takes what is seen.
+    tap: Takes what is seen.
     """
 
     def __init__(self, tap: Tap) -> None:

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 class Optimizers:
     """Listens to updates.
 
-    Parameters
-    ----------
-    tap
-        Takes what is seen.
+    tap: Takes what is seen.
     """
 
     def __init__(self, tap: Tap) -> None:

@@ -22,12 +22,8 @@ _NAMED = re.compile(r"gradients(_\d+)?/")
 class Link:
     """The gradient of one forward operator.
 
-    Parameters
-    ----------
-    op
-        The forward operator.
-    entering, leaving
-        Gradients by its outputs, and of its inputs; None where there is none.
+    op: The forward operator.
+    entering, leaving: Gradients by its outputs, and of its inputs; None where there is none.
     """
 
     op: Any

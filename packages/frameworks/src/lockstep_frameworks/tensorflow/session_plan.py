@@ -56,16 +56,10 @@ class Update:
 class Plan:
     """A run of a session.
 
-    Parameters
-    ----------
-    looks
-        What is recorded of the tensors that it computes, in order.
-    before, after
-        What is recorded of variables before it and after it.
-    losses
-        What gradients were taken of.
-    updates
-        Which variables it updates; without any it ends no step.
+    looks: What is recorded of the tensors that it computes, in order.
+    before, after: What is recorded of variables before it and after it.
+    losses: What gradients were taken of.
+    updates: Which variables it updates; without any it ends no step.
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -92,14 +86,10 @@ class Plan:
 class Planner:
     """Plans one run.
 
-    Parameters
-    ----------
-    graph, fetched, fed
-        The graph, the operators that the run is asked for, and identities of the tensors that it is given.
-    gradients
-        What was noted while the graph was built.
-    has_slots
-        Whether states of optimizers are recorded.
+    graph, fetched, fed: The graph, the operators that the run is asked for, and identities of the tensors that it is
+        given.
+    gradients: What was noted while the graph was built.
+    has_slots: Whether states of optimizers are recorded.
     """
 
     def __init__(

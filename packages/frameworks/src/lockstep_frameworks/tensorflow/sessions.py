@@ -32,12 +32,8 @@ _CALLABLES_REASON = "Lockstep asks Session.run for tensors; call that instead"
 class Sessions:
     """Listens to runs of sessions.
 
-    Parameters
-    ----------
-    recording
-        Takes what is seen.
-    gradients
-        Listens to graphs that are built.
+    recording: Takes what is seen.
+    gradients: Listens to graphs that are built.
     """
 
     def __init__(self, recording: FrameworkRecording, gradients: SessionGradients) -> None:

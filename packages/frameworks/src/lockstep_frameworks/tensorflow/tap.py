@@ -60,10 +60,7 @@ class Local(threading.local):
 class Tap:
     """A `lockstep_frameworks.adapter.Adapter` for TensorFlow 2.
 
-    Parameters
-    ----------
-    recording
-        Takes what is seen.
+    recording: Takes what is seen.
     """
 
     def __init__(self, recording: FrameworkRecording) -> None:

@@ -59,13 +59,7 @@ class DeviceDump:
 
 
 def dump_in(path: Path) -> DeviceDump:
-    """Return what the header of a file tells.
-
-    Raises
-    ------
-    CorruptError
-        If it is none of these, or cut off.
-    """
+    """Return what the header of a file tells. Raises CorruptError if it is none of these, or cut off."""
     size = size_of(path)
     try:
         with path.open("rb") as file:
@@ -135,10 +129,7 @@ def _shape(told: Fields, number: int) -> tuple[int, ...]:
 def tensor_of(path: Path, part: Part) -> LaterTensor:
     """The tensor as the framework has it; without elements where its dtype or its format is not known, which it says.
 
-    Raises
-    ------
-    CorruptError
-        If its bytes are no tensor of that shape.
+    Raises CorruptError if its bytes are no tensor of that shape.
     """
     dtype, place = _DTYPES.get(part.dtype), f"{path}:{part.role.value} {part.index}"
     if dtype is None or part.format not in PLAIN | BLOCKED:

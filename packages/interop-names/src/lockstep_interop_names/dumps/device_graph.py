@@ -36,10 +36,7 @@ def plain_name(name: str) -> str:
 def operators_in(path: Path) -> Mapping[str, DeviceOperator]:
     """The operators of a graph by name, as files name them.
 
-    Raises
-    ------
-    CorruptError
-        If the file is no such graph, or cut off.
+    Raises CorruptError if the file is no such graph, or cut off.
     """
     try:
         text = read_manifest(path).decode(errors="replace")

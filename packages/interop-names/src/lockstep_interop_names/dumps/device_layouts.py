@@ -25,19 +25,12 @@ _ORDERS: dict[int, Shape] = {NHWC: (0, 2, 3, 1), HWCN: (2, 3, 1, 0)}
 def put_back(values: Array, format: int, original: Shape, wanted: int | None = None) -> Array:
     """A tensor as the framework has it.
 
-    Parameters
-    ----------
-    values
-        As it lies on the device, in the shape that it has there.
-    format
-        How it lies there.
-    original
-        Its shape in the framework, of which axes are meant by `wanted`; by the shape alone where that is not told.
+    values: As it lies on the device, in the shape that it has there.
+    format: How it lies there.
+    original: Its shape in the framework, of which axes are meant by `wanted`; by the shape alone where that is not
+        told.
 
-    Raises
-    ------
-    ValueError
-        If it does not hold a tensor of that shape in this format.
+    Raises ValueError if it does not hold a tensor of that shape in this format.
     """
     if format not in BLOCKED:
         if math.prod(original) != values.size:

@@ -35,10 +35,7 @@ class Event:
 def events_in(file: Path, cut: list[str]) -> Iterator[Event]:
     """The events of a file, one at a time; where it ends within one, a word on that is added to `cut`.
 
-    Raises
-    ------
-    ValueError
-        If it is no such file, or a record is no event.
+    Raises ValueError if it is no such file, or a record is no event.
     """
     size, at = size_of(file), 0
     with file.open("rb") as opened:

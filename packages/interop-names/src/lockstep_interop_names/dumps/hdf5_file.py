@@ -36,12 +36,7 @@ class DataSet:
 def data_sets(path: Path) -> Iterator[DataSet]:
     """Every data set of a file, in the order in which they were made where the file keeps that, else by name.
 
-    Raises
-    ------
-    CorruptError
-        If the file is damaged, or leads to others.
-    UsageError
-        If h5py is not installed.
+    Raises CorruptError if the file is damaged, or leads to others. Raises UsageError if h5py is not installed.
     """
     h5py = _h5py(path)
     size = size_of(path)

@@ -27,12 +27,9 @@ _OUTSIDE = "(model)"
 class Spot:
     """The place of one tensor, as far as its name tells.
 
-    Parameters
-    ----------
-    module, op, call, step, rank, role, index, name
-        As in a recording; an operator "" is a module of which nothing else is known, and a call -1 is told by its time.
-    time
-        When its call was; () where the name does not tell.
+    module, op, call, step, rank, role, index, name: As in a recording; an operator "" is a module of which nothing else
+        is known, and a call -1 is told by its time.
+    time: When its call was; () where the name does not tell.
     """
 
     module: str = ""
@@ -49,10 +46,7 @@ class Spot:
 def pattern_of(text: str) -> re.Pattern[str]:
     """Names that are built as a text says: `{module}.{role}.{index}`.
 
-    Raises
-    ------
-    UsageError
-        If it has a field that there is not, one twice, or neither a module nor an operator.
+    Raises UsageError if it has a field that there is not, one twice, or neither a module nor an operator.
     """
     parts = re.split(r"\{(\w*)\}", text)
     fields = parts[1::2]

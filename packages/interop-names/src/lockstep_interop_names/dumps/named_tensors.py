@@ -35,10 +35,7 @@ _DAMAGED = (
 def named_tensors(path: Path) -> Named:
     """The tensors of one file, each by its name there; of a `.npy` file by "".
 
-    Raises
-    ------
-    CorruptError
-        If the file is damaged, a link, or holds what is no tensor.
+    Raises CorruptError if the file is damaged, a link, or holds what is no tensor.
     """
     size_of(path)
     yield from _FILES[path.suffix.lower()](path)

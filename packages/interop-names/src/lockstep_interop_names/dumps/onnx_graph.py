@@ -35,10 +35,7 @@ class Node:
 def nodes_in(path: Path) -> list[Node]:
     """The nodes of a model's graph, those of graphs inside of it left out.
 
-    Raises
-    ------
-    CorruptError
-        If it is no ONNX file, or cut off.
+    Raises CorruptError if it is no ONNX file, or cut off.
     """
     try:
         if not size_of(path):

@@ -32,10 +32,7 @@ def places_in(path: Path, is_one: Callable[[Path], bool]) -> list[Place]:
 
     A process that knows no rank (`procPID`) is one: the first, the second of its step.
 
-    Parameters
-    ----------
-    is_one
-        Whether a folder holds what a rank leaves of a step.
+    is_one: Whether a folder holds what a rank leaves of a step.
     """
     if path.is_file():
         path = path.parent
@@ -70,10 +67,7 @@ def _below(
 def json_in(path: Path) -> Any:
     """The values of a JSON file, within the limits of a recording's; NaN and Infinity as they stand.
 
-    Raises
-    ------
-    CorruptError
-        If it cannot be read or is none.
+    Raises CorruptError if it cannot be read or is none.
     """
     data = read_manifest(path)
     try:
@@ -85,13 +79,7 @@ def json_in(path: Path) -> Any:
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """A file of a folder, by a name that a dump gives.
-
-    Raises
-    ------
-    CorruptError
-        If the name leads anywhere else.
-    """
+    """A file of a folder, by a name that a dump gives. Raises CorruptError if the name leads anywhere else."""
     if not name or name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")):
         raise CorruptError(
             folder,

@@ -35,13 +35,7 @@ def missing_in(task: str, level: str, names: Collection[str]) -> Iterator[NotSee
 
 
 def parents_in(path: Path) -> Mapping[str, str]:
-    """The call around each, by name; none where there is no such file.
-
-    Raises
-    ------
-    CorruptError
-        If it is damaged.
-    """
+    """The call around each, by name; none where there is no such file. Raises CorruptError if it is damaged."""
     found = json_in(path) if path.is_file() else {}
     if not isinstance(found, dict):
         raise CorruptError(path, "is not a JSON object", advice="dump again")
@@ -55,10 +49,7 @@ def parents_in(path: Path) -> Mapping[str, str]:
 def stacks_in(path: Path) -> Mapping[str, tuple[Frame, ...]]:
     """Where each call came from, innermost frame first; none where there is no such file.
 
-    Raises
-    ------
-    CorruptError
-        If it is damaged.
+    Raises CorruptError if it is damaged.
     """
     found = json_in(path) if path.is_file() else {}
     stacks: dict[str, tuple[Frame, ...]] = {}

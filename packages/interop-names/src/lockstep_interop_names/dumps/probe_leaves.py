@@ -37,19 +37,11 @@ def tensors_of(
 ) -> Iterator[ReadTensor]:
     """The tensors of a value, each by where it stands in it: `args.1.0`.
 
-    Parameters
-    ----------
-    file, tensors
-        The dump, for messages, and the folder of its tensors.
-    value
-        As the dump writes it.
-    name
-        What the value is called.
+    file, tensors: The dump, for messages, and the folder of its tensors.
+    value: As the dump writes it.
+    name: What the value is called.
 
-    Raises
-    ------
-    CorruptError
-        If a tensor makes no sense.
+    Raises CorruptError if a tensor makes no sense.
     """
     found = list(_leaves(value, name, _DEPTH))
     # One result is "result", as a value of parameters is "weight": the dump puts a list around both.
@@ -168,10 +160,7 @@ def _number(value: Any) -> float | None:
 def with_file(path: Path, known: LaterTensor) -> LaterTensor:
     """The same with its elements, where the file is there.
 
-    Raises
-    ------
-    CorruptError
-        If the file holds another tensor than the dump says, or none.
+    Raises CorruptError if the file holds another tensor than the dump says, or none.
     """
     if not path.exists():
         return replace(known, note=known.note or str(Note(NoteKind.FILE_MISSING, path.name)))

@@ -54,10 +54,7 @@ _FORMS = {
 def onnx_tensor(data: memoryview) -> ProtoTensor:
     """A tensor of ONNX.
 
-    Raises
-    ------
-    ValueError
-        If it is none, cut off, of a dtype that is not read, or its data lie in another file.
+    Raises ValueError if it is none, cut off, of a dtype that is not read, or its data lie in another file.
     """
     fields = fields_of(data)
     if number_in(fields, 14):
@@ -71,10 +68,7 @@ def onnx_tensor(data: memoryview) -> ProtoTensor:
 def tensorflow_tensor(data: memoryview) -> ProtoTensor:
     """A tensor of TensorFlow, of which one element may stand for all.
 
-    Raises
-    ------
-    ValueError
-        If it is none, cut off, or of a dtype that is not read.
+    Raises ValueError if it is none, cut off, or of a dtype that is not read.
     """
     fields = fields_of(data)
     dims = [fields_of(one) for part in parts_in(fields, 2) for one in parts_in(fields_of(part), 2)]

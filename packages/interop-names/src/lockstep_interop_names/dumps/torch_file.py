@@ -75,10 +75,7 @@ class _Tensor:
 def tensors_in(path: Path) -> Iterator[tuple[str, LaterTensor]]:
     """Every tensor of a file by where it stands in the value, "" for a value that is one.
 
-    Raises
-    ------
-    CorruptError
-        If the file is damaged, holds code, or is none that `torch.save` writes.
+    Raises CorruptError if the file is damaged, holds code, or is none that `torch.save` writes.
     """
     size_of(path)
     try:
@@ -101,10 +98,7 @@ def tensors_in(path: Path) -> Iterator[tuple[str, LaterTensor]]:
 def noted_in(path: Path, key: str) -> dict[str, Any]:
     """Return the values under a key, if the value is a dictionary; {} if there is none.
 
-    Raises
-    ------
-    CorruptError
-        As of `tensors_in`.
+    Raises CorruptError as of `tensors_in`.
     """
     size_of(path)
     try:
@@ -268,10 +262,7 @@ def _later(
 def _bytes_of(path: Path, name: str, tensor: _Tensor, *, little: bool) -> Bytes:
     """The bytes of one tensor, row after row.
 
-    Raises
-    ------
-    CorruptError
-        If they are not what they were when the tensor was met.
+    Raises CorruptError if they are not what they were when the tensor was met.
     """
     size_of(path)
     try:

@@ -22,10 +22,7 @@ def fields_of(data: Part) -> Fields:
 
     Of a memoryview they are views, so that a tensor in a message in a message is not copied each time.
 
-    Raises
-    ------
-    ValueError
-        If it is none, or cut off.
+    Raises ValueError if it is none, or cut off.
     """
     found: Fields = defaultdict(list)
     at = count = 0
@@ -77,10 +74,7 @@ class _Open:
 def text_message(text: str) -> Message:
     """A message as text: what stands under each name, in order; texts without their quotes.
 
-    Raises
-    ------
-    ValueError
-        If it is none, or cut off.
+    Raises ValueError if it is none, or cut off.
     """
     top = _Open("", defaultdict(list))
     around, name, at = [top], "", 0

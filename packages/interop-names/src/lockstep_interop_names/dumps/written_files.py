@@ -31,19 +31,11 @@ def write_files(recording: Recording, folder: Path, form: str) -> Written:
 
     Names are `RANK/stepN/MOMENT/MODULE/OPERATOR#CALL/ROLE.NAME`, MOMENT counting within a rank.
 
-    Parameters
-    ----------
-    folder
-        Made, where it is not there and empty.
-    form
-        `npy`, `npz`, `safetensors`, `h5` or `txt`.
+    folder: Made, where it is not there and empty.
+    form: `npy`, `npz`, `safetensors`, `h5` or `txt`.
 
-    Raises
-    ------
-    OutputExistsError
-        If the folder is taken, or the disk does not take it.
-    UsageError
-        If what writes the form is not installed.
+    Raises OutputExistsError if the folder is taken, or the disk does not take it. Raises UsageError if what writes the
+    form is not installed.
     """
     write = None if form == "npy" else writer_for(folder / f"rank0-step0.{form}")
     written = Written()

@@ -27,10 +27,7 @@ def member_bytes(path: Path, info: zipfile.ZipInfo) -> Bytes:
 
     A checksum of 0 is none: `torch.save` writes it under `set_crc32_options(False)`.
 
-    Raises
-    ------
-    ValueError
-        If they are not what was written.
+    Raises ValueError if they are not what was written.
     """
     with path.open("rb") as file:
         file.seek(info.header_offset)

@@ -37,16 +37,10 @@ PASSES = {
 class ApiPass:
     """The forward or the backward of one operator.
 
-    Parameters
-    ----------
-    api
-        Kind, name and number of the call: "Functional", "linear", 0. Numbers go on from step to step.
-    phase
-        Forward or backward.
-    call
-        The call.
-    entering, leaving
-        Its tensors, in order; gradients in the order in which they were seen.
+    api: Kind, name and number of the call: "Functional", "linear", 0. Numbers go on from step to step.
+    phase: Forward or backward.
+    call: The call.
+    entering, leaving: Its tensors, in order; gradients in the order in which they were seen.
     """
 
     api: tuple[str, str, int]

@@ -21,20 +21,12 @@ _SCOPES = {
 class DumpChoice:
     """The arguments of `set_dump_switch`.
 
-    Parameters
-    ----------
-    mode
-        One of `MODES`.
-    names
-        Of the mode: names of passes (`Functional_linear_0_forward`), or parts of names for "api_list".
-    scalars
-        Whether whole numbers, truths and plain numbers are written too.
-    parts
-        What of a pass has its tensors written; () for all.
-    tensors
-        Whether tensors are written at all, beside the numbers about them.
-    label
-        What the files are called in place of the mode's name.
+    mode: One of `MODES`.
+    names: Of the mode: names of passes (`Functional_linear_0_forward`), or parts of names for "api_list".
+    scalars: Whether whole numbers, truths and plain numbers are written too.
+    parts: What of a pass has its tensors written; () for all.
+    tensors: Whether tensors are written at all, beside the numbers about them.
+    label: What the files are called in place of the mode's name.
     """
 
     mode: str = "all"
@@ -98,10 +90,7 @@ def dump_choice(
 ) -> DumpChoice:
     """Return the choice that these arguments of `set_dump_switch` make.
 
-    Raises
-    ------
-    UsageError
-        If one is wrong, or asks for what only the vendor's runtime can dump.
+    Raises UsageError if one is wrong, or asks for what only the vendor's runtime can dump.
     """
     choice_of("mode", mode, MODES)
     if mode == "acl":

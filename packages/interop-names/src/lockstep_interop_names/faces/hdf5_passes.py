@@ -28,18 +28,11 @@ _ND = 2
 class Hdf5Pass:
     """One pass of an operator in such a file.
 
-    Parameters
-    ----------
-    op, number
-        `linear`, or `LinearBackward`; and its place in time.
-    entering, leaving
-        What went in and came out, by parameter.
-    settings
-        Plain numbers among the arguments, by parameter.
-    device
-        Where it ran: "cpu".
-    dtypes
-        Dtypes that NumPy has not, by part and parameter (`input/arg_0`): their elements are wider here.
+    op, number: `linear`, or `LinearBackward`; and its place in time.
+    entering, leaving: What went in and came out, by parameter.
+    settings: Plain numbers among the arguments, by parameter.
+    device: Where it ran: "cpu".
+    dtypes: Dtypes that NumPy has not, by part and parameter (`input/arg_0`): their elements are wider here.
     """
 
     op: str
@@ -65,13 +58,7 @@ def hdf5_label(record: TensorRecord, call: Call) -> str:
 
 
 def hdf5_pass(one: ApiPass, number: int) -> Hdf5Pass:
-    """A recorded pass as such a file has it.
-
-    Raises
-    ------
-    LookupError
-        If its tensors were not saved whole.
-    """
+    """A recorded pass as such a file has it. Raises LookupError if its tensors were not saved whole."""
     made = Hdf5Pass(hdf5_name(one), number)
     for what, records, into in (
         ("input", one.entering, made.entering),
@@ -94,12 +81,7 @@ def hdf5_pass(one: ApiPass, number: int) -> Hdf5Pass:
 def write_hdf5(path: Path, passes: Iterable[Hdf5Pass]) -> int:
     """Write a file of passes, in place of one that is there; how many tensors it holds.
 
-    Raises
-    ------
-    UsageError
-        If h5py is not installed.
-    OSError
-        If it cannot be written.
+    Raises UsageError if h5py is not installed. Raises OSError if it cannot be written.
     """
     count = 0
     with replacing(path) as aside, h5py(path).File(aside, "w") as file:
@@ -135,13 +117,7 @@ def _strides(shape: tuple[int, ...]) -> list[int]:
 
 
 def h5py(path: Path) -> Any:
-    """The library.
-
-    Raises
-    ------
-    UsageError
-        If it is not installed.
-    """
+    """The library. Raises UsageError if it is not installed."""
     try:
         return importlib.import_module("h5py")
     except ImportError as error:

@@ -40,20 +40,11 @@ from lockstep_interop_names.faces.hdf5_passes import (
 class LoadedInputs:
     """The passes of a file, to which those of this run belong by their operators and their order.
 
-    Parameters
-    ----------
-    path
-        The file that another run dumped.
+    path: The file that another run dumped.
 
-    Attributes
-    ----------
-    ran, kept
-        How many passes ran on its inputs, and how many could not, and stand as they ran in this process.
+    ran, kept: How many passes ran on its inputs, and how many could not, and stand as they ran in this process.
 
-    Raises
-    ------
-    RecordingError
-        If it cannot be read.
+    Raises RecordingError if it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:

@@ -11,10 +11,7 @@ from lockstep_interop_names.faces.api_calls import ApiPass
 def overflows_in(passes: Iterable[ApiPass], calls: Sequence[Call]) -> Iterator[ApiPass]:
     """Those of a step's passes out of which a number comes that is not finite, where all that went in were.
 
-    Parameters
-    ----------
-    passes, calls
-        All of the step.
+    passes, calls: All of the step.
     """
     made = {
         (one.call.id, one.part is Part.BACKWARD)

@@ -32,17 +32,10 @@ def write_table(
 ) -> Path:
     """Write a table into a folder, which is made, and say where it is.
 
-    Parameters
-    ----------
-    name
-        Of the file, in front of the moment.
-    moment
-        "" for now.
+    name: Of the file, in front of the moment.
+    moment: "" for now.
 
-    Raises
-    ------
-    OutputExistsError
-        If it cannot be written.
+    Raises OutputExistsError if it cannot be written.
     """
     table = folder / f"{name}_{moment or time.strftime('%Y%m%d%H%M%S')}.csv"
     try:

@@ -23,16 +23,10 @@ _PARTS = ("all", "forward", "backward", "input", "output")
 class ProbeConfig:
     """The parts to dump, the folder, and the steps.
 
-    Parameters
-    ----------
-    folder
-        The dump.
-    choice
-        What of a step.
-    steps, ranks
-        Numbers; () for all.
-    overflow_nums
-        Behind so many overflows the training ends; -1 for never.
+    folder: The dump.
+    choice: What of a step.
+    steps, ranks: Numbers; () for all.
+    overflow_nums: Behind so many overflows the training ends; -1 for never.
     """
 
     folder: Path
@@ -45,12 +39,7 @@ class ProbeConfig:
 def probe_config(config_path: Any, given: Mapping[str, Any]) -> ProbeConfig:
     """Return the settings of a file, replaced by arguments that are not None.
 
-    Raises
-    ------
-    UsageError
-        If a value is none that is known.
-    CorruptError
-        If the file cannot be read.
+    Raises UsageError if a value is none that is known. Raises CorruptError if the file cannot be read.
     """
     values = {} if config_path is None else json_in(path_of("config_path", config_path))
     if not isinstance(values, dict):

@@ -23,16 +23,10 @@ TENSORS = "dump_tensor_data"
 class ProbeChoice:
     """The settings of a config.json.
 
-    Parameters
-    ----------
-    task
-        "statistics", "tensor" or "overflow_check".
-    level
-        "L0", "L1" or "mix".
-    checksums
-        Whether a CRC-32 stands in place of numbers (`summary_mode` "md5").
-    chosen
-        Which records, and which of them with files.
+    task: "statistics", "tensor" or "overflow_check".
+    level: "L0", "L1" or "mix".
+    checksums: Whether a CRC-32 stands in place of numbers (`summary_mode` "md5").
+    chosen: Which records, and which of them with files.
     """
 
     task: str = "statistics"
@@ -54,12 +48,8 @@ class ProbeChoice:
 class ProbeFiles:
     """The files of one rank in one step, to which each dump within that step adds.
 
-    Parameters
-    ----------
-    folder
-        `step0/rank0`.
-    choice
-        What is dumped.
+    folder: `step0/rank0`.
+    choice: What is dumped.
     """
 
     def __init__(self, folder: Path, choice: ProbeChoice) -> None:
@@ -77,12 +67,7 @@ class ProbeFiles:
 
         dump.json comes last and at once: where writing ends early, there is no dump.
 
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        CorruptError
-            If the recording is damaged.
+        Raises OSError if it cannot be written. Raises CorruptError if the recording is damaged.
         """
         tensors = self.folder / TENSORS
         if not self._data:

@@ -18,14 +18,9 @@ Leaf = Callable[[str, TensorRecord], dict[str, Any] | None]
 class ProbeRecord:
     """One record of a dump.
 
-    Parameters
-    ----------
-    name
-        `Functional.linear.0.forward`.
-    body
-        As JSON has it.
-    call
-        What it is of.
+    name: `Functional.linear.0.forward`.
+    body: As JSON has it.
+    call: What it is of.
     """
 
     name: str
@@ -43,12 +38,8 @@ _GRADIENTS = {
 class ProbeRecords:
     """Makes the records of one step after the other.
 
-    Parameters
-    ----------
-    level
-        "L0" for modules, "L1" for operators, "mix" for both.
-    leaf
-        Writes of a tensor what is told of it.
+    level: "L0" for modules, "L1" for operators, "mix" for both.
+    leaf: Writes of a tensor what is told of it.
     """
 
     def __init__(self, level: str, leaf: Leaf) -> None:

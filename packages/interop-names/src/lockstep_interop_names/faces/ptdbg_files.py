@@ -28,18 +28,12 @@ _NUMBERS = (bool, int, float)
 class DumpFiles:
     """The files of one rank, to which each dump of a process adds.
 
-    Parameters
-    ----------
-    folder
-        The rank's, `ptdbg_dump_v2.0/rank0`.
-    choice
-        What is to be dumped.
-    numbers
-        Of the calls so far.
-    tensors
-        How many have a file.
-    without_elements
-        Labels of those that the recording has no elements of, as it has none of sparse ones: no line tells of them.
+    folder: The rank's, `ptdbg_dump_v2.0/rank0`.
+    choice: What is to be dumped.
+    numbers: Of the calls so far.
+    tensors: How many have a file.
+    without_elements: Labels of those that the recording has no elements of, as it has none of sparse ones: no line
+        tells of them.
     """
 
     folder: Path
@@ -60,12 +54,7 @@ class DumpFiles:
         Which recording that is stands beside, where it is to stay. The file of lines comes last and at once: where
         writing ends early, there is no dump.
 
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        CorruptError
-            If the recording is damaged.
+        Raises OSError if it cannot be written. Raises CorruptError if the recording is damaged.
         """
         data = self.folder / self.choice.stem
         earlier = self.pkl.read_bytes() if self._dumps else b""

@@ -18,14 +18,9 @@ _NAME = re.compile(r"(?P<api>.+?)[_.](?P<count>\d+)[_.](?P<phase>forward|backwar
 class TensorLine:
     """The line of a dump for one tensor, or one plain number.
 
-    Parameters
-    ----------
-    name
-        `Functional_linear_0_forward_input.0`, which is that of its file too.
-    dtype, shape
-        As they are written.
-    numbers
-        Largest, smallest, mean.
+    name: `Functional_linear_0_forward_input.0`, which is that of its file too.
+    dtype, shape: As they are written.
+    numbers: Largest, smallest, mean.
     """
 
     name: str
@@ -49,17 +44,9 @@ Key = tuple[str, str, int]
 def passes_in(path: Path, *, by_order: bool) -> Mapping[Key, PassLines]:
     """The passes of a dump, in order.
 
-    Parameters
-    ----------
-    by_order
-        Whether calls of an operator are numbered anew as they come, whatever number they have.
+    by_order: Whether calls of an operator are numbered anew as they come, whatever number they have.
 
-    Raises
-    ------
-    UsageError
-        If there is no such file.
-    CorruptError
-        If it is none, or cut off.
+    Raises UsageError if there is no such file. Raises CorruptError if it is none, or cut off.
     """
     if not path.is_file():
         raise UsageError(f"{path}: there is no such dump; give the dump.pkl of a rank")

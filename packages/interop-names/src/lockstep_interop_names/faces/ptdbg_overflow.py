@@ -24,14 +24,9 @@ _STEPS = "0:"
 class OverflowCheck:
     """Looks at the steps of this process.
 
-    Parameters
-    ----------
-    folder
-        The dump: `ptdbg_dump_v2.0`.
-    model
-        The model that is trained.
-    most
-        Behind so many overflows the training ends; -1 for never.
+    folder: The dump: `ptdbg_dump_v2.0`.
+    model: The model that is trained.
+    most: Behind so many overflows the training ends; -1 for never.
     """
 
     def __init__(self, folder: Path, model: Any, most: int) -> None:
@@ -49,13 +44,7 @@ class OverflowCheck:
         self._numbers, self._process = ApiNumbers(), os.getpid()
 
     def begin(self) -> None:
-        """Begin to look.
-
-        Raises
-        ------
-        LockstepError
-            If the path cannot be written, or a recording is running.
-        """
+        """Begin to look. Raises LockstepError if the path cannot be written, or a recording is running."""
         self._recording.path.parent.mkdir(parents=True, exist_ok=True)
         atexit.register(self.end)  # before the recording's own, so that it runs behind it
         try:

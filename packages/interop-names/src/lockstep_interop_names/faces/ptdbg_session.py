@@ -37,10 +37,7 @@ class Hook(Enum):
 class PtdbgSession:
     """One process's dump; `SESSION` is the one that the functions of `lockstep_interop_names.ptdbg_ascend` use.
 
-    Attributes
-    ----------
-    overflow_check
-        What looks for overflows, once a model is hooked for that.
+    overflow_check: What looks for overflows, once a model is hooked for that.
     """
 
     def __init__(self) -> None:

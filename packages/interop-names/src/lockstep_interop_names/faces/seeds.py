@@ -13,12 +13,8 @@ from lockstep_interop_names.faces.told import told
 def seed_all(seed: int = 1234, mode: bool = False) -> None:
     """Fix Python's, NumPy's and torch's random numbers. Dropout stays as it is.
 
-    Parameters
-    ----------
-    seed
-        From 0 to 2**32 - 1.
-    mode
-        Whether deterministic algorithms are asked for as well.
+    seed: From 0 to 2**32 - 1.
+    mode: Whether deterministic algorithms are asked for as well.
     """
     (seed_everything if truth_of("mode", mode) else seed_generators)(seed)
     os.environ["PYTHONHASHSEED"] = str(seed)

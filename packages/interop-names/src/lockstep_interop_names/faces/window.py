@@ -20,14 +20,9 @@ Write = Callable[[Path, RankRecording], None]
 class Window:
     """One such part.
 
-    Parameters
-    ----------
-    path
-        Where the recording goes; one that is there is replaced. The ranks of a training share it.
-    write
-        Called when it has ended.
-    model, level, save, only
-        As `lockstep.record` takes them.
+    path: Where the recording goes; one that is there is replaced. The ranks of a training share it.
+    write: Called when it has ended.
+    model, level, save, only: As `lockstep.record` takes them.
     """
 
     def __init__(
@@ -44,13 +39,7 @@ class Window:
         self._process = os.getpid()
 
     def begin(self) -> None:
-        """Begin to record.
-
-        Raises
-        ------
-        LockstepError
-            If the path cannot be written, or a recording is running.
-        """
+        """Begin to record. Raises LockstepError if the path cannot be written, or a recording is running."""
         self._recording.path.parent.mkdir(parents=True, exist_ok=True)
         atexit.register(self._end_at_exit)  # before the recording's own, so that it runs behind it
         try:
@@ -62,10 +51,7 @@ class Window:
     def end(self) -> None:
         """End, and have the files written; nothing where this process was forked from the one that records.
 
-        Raises
-        ------
-        LockstepError
-            If no step began, or the files cannot be written.
+        Raises LockstepError if no step began, or the files cannot be written.
         """
         if self._process != os.getpid():
             return

@@ -53,12 +53,8 @@ def tensor_names(text: str) -> list[str]:
 def prints_of(tensors: Iterable[str], stamp: int, folder: Path | None = None) -> Prints:
     """A command for each tensor.
 
-    Parameters
-    ----------
-    stamp
-        Microseconds since 1970; the same in all names, as one step was run.
-    folder
-        Where the files go; None for where the debugged program runs.
+    stamp: Microseconds since 1970; the same in all names, as one step was run.
+    folder: Where the files go; None for where the debugged program runs.
     """
     commands: dict[str, Print] = {}
     left_out: list[tuple[str, str]] = []

@@ -18,12 +18,8 @@ _LAST = 200
 class Prompt:
     """Types commands and reads what is answered; the program ends with the context.
 
-    Parameters
-    ----------
-    command
-        What starts the program, which reaches the prompt by itself.
-    timeout_s
-        Seconds that one command may take, the step that `run` runs too.
+    command: What starts the program, which reaches the prompt by itself.
+    timeout_s: Seconds that one command may take, the step that `run` runs too.
     """
 
     def __init__(self, command: Sequence[str], *, timeout_s: float) -> None:
@@ -48,13 +44,7 @@ class Prompt:
         self._child.close(force=True)
 
     def wait(self) -> str:
-        """Return the output until the next prompt.
-
-        Raises
-        ------
-        UsageError
-            If the program ends before, or takes too long.
-        """
+        """Return the output until the next prompt. Raises UsageError if the program ends before, or takes too long."""
         ways = [PROMPT, self._pexpect.EOF, self._pexpect.TIMEOUT]
         found = self._child.expect_exact(ways)
         answer = _CONTROLS.sub("", self._child.before or "").strip()

@@ -15,10 +15,7 @@ class Advisor:
 
     Advice stands beside what other rules decide: it claims no node, and an edit of theirs is never touched.
 
-    Parameters
-    ----------
-    unit
-        The module, all other rules done.
+    unit: The module, all other rules done.
     """
 
     def __init__(self, unit: Unit) -> None:

@@ -15,22 +15,13 @@ _ANY = "*"
 class Words:
     """One piece of advice.
 
-    Parameters
-    ----------
-    rule
-        Its identifier, such as `advice/drop-last`.
-    targets
-        Names of the targets that it holds for; `*` for all.
-    written
-        Those of them for which `--advice-apply` writes it; `*` for all.
-    summary
-        What it is about, in a line.
-    why
-        Why the other form is faster.
-    source
-        Who says so.
-    equality
-        How equal the other form is, and what it changes.
+    rule: Its identifier, such as `advice/drop-last`.
+    targets: Names of the targets that it holds for; `*` for all.
+    written: Those of them for which `--advice-apply` writes it; `*` for all.
+    summary: What it is about, in a line.
+    why: Why the other form is faster.
+    source: Who says so.
+    equality: How equal the other form is, and what it changes.
     """
 
     rule: str

@@ -39,22 +39,13 @@ FAILURES = 8
 class Delivery:
     """Where the result of a migration went.
 
-    Parameters
-    ----------
-    place
-        Where the migrated files are; empty where nothing was written.
-    written
-        What else was written, reports first.
-    unsupported
-        The report with all sites that need a person; empty where there is none.
-    changes
-        The report with all sites; empty where there is none.
-    next_command
-        What to type next.
-    prefix
-        What makes a plan's path one that is found from here: `project/`.
-    not_read
-        What was passed over, each with its reason.
+    place: Where the migrated files are; empty where nothing was written.
+    written: What else was written, reports first.
+    unsupported: The report with all sites that need a person; empty where there is none.
+    changes: The report with all sites; empty where there is none.
+    next_command: What to type next.
+    prefix: What makes a plan's path one that is found from here: `project/`.
+    not_read: What was passed over, each with its reason.
     """
 
     place: str = ""

@@ -27,22 +27,13 @@ UNSUPPORTED_TITLES = ("API", "file", "line", "why", "replacement", "rule id")
 def write_changes(plan: Plan, path: Path) -> None:
     """Write `changes.csv`: every site with its outcome, heads of files, new and failed files.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     write_csv_table(path, CHANGE_TITLES, _changes(plan))
 
 
 def write_unsupported_csv(plan: Plan, path: Path) -> None:
-    """Write `unsupported.csv`: the sites that need a person.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write `unsupported.csv`: the sites that need a person. Raises OSError if the file cannot be written."""
     write_csv_table(path, UNSUPPORTED_TITLES, map(_unsupported, listed_rows(plan)))
 
 
@@ -53,10 +44,7 @@ REPORTS = {CHANGES: write_changes, "unsupported.csv": write_unsupported_csv}
 def write_reports(plan: Plan, folder: Path) -> tuple[Path, ...]:
     """Write every report into a folder, which is made where it is missing.
 
-    Raises
-    ------
-    OutputExistsError
-        If one of them cannot be written.
+    Raises OutputExistsError if one of them cannot be written.
     """
     paths = []
     for name, write in REPORTS.items():

@@ -13,13 +13,7 @@ from lockstep.files import aside_of
 
 
 def inside(root: Path, path: PurePosixPath) -> Path:
-    """A path below `root`.
-
-    Raises
-    ------
-    UsageError
-        If it would lead out of `root`.
-    """
+    """A path below `root`. Raises UsageError if it would lead out of `root`."""
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise UsageError(f"{path}: leads out of {root}; nothing was written")
     return root / path
@@ -29,10 +23,7 @@ def inside(root: Path, path: PurePosixPath) -> Path:
 def naming(path: Path, advice: str) -> Iterator[None]:
     """Turn errors of the system into one sentence that names the file.
 
-    Raises
-    ------
-    OutputExistsError
-        If the body raised an OSError.
+    Raises OutputExistsError if the body raised an OSError.
     """
     try:
         yield
@@ -44,10 +35,7 @@ def naming(path: Path, advice: str) -> Iterator[None]:
 def stage(path: Path, data: bytes, like: Path | None = None, *, executable: bool = False) -> Path:
     """Write content beside `path`, with mode, owner and attributes of `like`; gives the file to move.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written; nothing is left then.
+    Raises OSError if it cannot be written; nothing is left then.
     """
     aside = aside_of(path)
     try:
@@ -70,10 +58,7 @@ def stage(path: Path, data: bytes, like: Path | None = None, *, executable: bool
 def replace(path: Path, data: bytes, like: Path | None = None, *, executable: bool = False) -> None:
     """Put content in place of a file, or where there is none, all or nothing.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written; what was there stays as it was.
+    Raises OSError if it cannot be written; what was there stays as it was.
     """
     aside = stage(path, data, like, executable=executable)
     try:

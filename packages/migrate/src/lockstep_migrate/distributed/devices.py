@@ -25,12 +25,8 @@ _DEVICE_OF = re.compile(rf"torch\.(?:{'|'.join(sorted(_PLACING))}|accelerator)\.
 class _Number:
     """A device's number in the source.
 
-    Parameters
-    ----------
-    node
-        The string or the expression that holds it.
-    index
-        The number; `None` where it is known only as the script runs.
+    node: The string or the expression that holds it.
+    index: The number; `None` where it is known only as the script runs.
     """
 
     node: ast.expr

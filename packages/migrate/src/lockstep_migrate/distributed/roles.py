@@ -28,18 +28,11 @@ _USUAL_MODEL = Distribution(Path()).model
 class Roles:
     """Rules that hold for some files only.
 
-    Parameters
-    ----------
-    main
-        The script that becomes a training on many cards; `None` for none.
-    names
-        The variables that hold its models.
-    modules
-        The project's files that it imports.
-    taken
-        Files that are there already.
-    started
-        What the main script will be called; empty where it keeps its name.
+    main: The script that becomes a training on many cards; `None` for none.
+    names: The variables that hold its models.
+    modules: The project's files that it imports.
+    taken: Files that are there already.
+    started: What the main script will be called; empty where it keeps its name.
     """
 
     main: PurePosixPath | None = None

@@ -57,10 +57,7 @@ class Wrap:
 class Script:
     """The functions, loops and calls of one file.
 
-    Parameters
-    ----------
-    scopes
-        The file.
+    scopes: The file.
     """
 
     def __init__(self, scopes: ModuleScopes) -> None:
@@ -184,10 +181,7 @@ def obstacle(script: Script, loader: Loader) -> str:
 def find_wrap(script: Script, name: str, loops: Sequence[ast.For]) -> Wrap:
     """Where a variable holds the finished model.
 
-    Raises
-    ------
-    CannotDistributeError
-        If that cannot be told by the variable's name, or something else is trained as well.
+    Raises CannotDistributeError if that cannot be told by the variable's name, or something else is trained as well.
     """
     scopes, stores = script.scopes, script.stores(name)
     hint = "name the model's variable with --model"
@@ -224,10 +218,7 @@ def find_wrap(script: Script, name: str, loops: Sequence[ast.For]) -> Wrap:
 def check_models(script: Script, wraps: Sequence[Wrap]) -> None:
     """Make sure that nothing is trained unwrapped, and that no wrapped model is moved.
 
-    Raises
-    ------
-    CannotDistributeError
-        If so, or where it cannot be told; it says where.
+    Raises CannotDistributeError if so, or where it cannot be told; it says where.
     """
     names = [wrap.name for wrap in wraps]
     for call in script.calls:

@@ -242,14 +242,9 @@ def _behind_blank(scopes: ModuleScopes, at: int) -> int:
 class ArgumentEdits:
     """Carries the steps of a table out on one call.
 
-    Parameters
-    ----------
-    scopes
-        The module.
-    call
-        The call.
-    fill
-        Fills placeholders of the tables.
+    scopes: The module.
+    call: The call.
+    fill: Fills placeholders of the tables.
     """
 
     def __init__(self, scopes: ModuleScopes, call: ast.Call, fill: Callable[[str], str]) -> None:
@@ -261,13 +256,7 @@ class ArgumentEdits:
         self._edits: list[Edit] = []
 
     def carry_out(self, steps: Sequence[str]) -> list[Edit]:
-        """The edits for all steps.
-
-        Raises
-        ------
-        CannotRewriteError
-            If one of them cannot be carried out.
-        """
+        """The edits for all steps. Raises CannotRewriteError if one of them cannot be carried out."""
         if _is_bare(self._scopes, self._call):
             raise CannotRewriteError("its only argument is a generator without brackets")
         for step in steps:

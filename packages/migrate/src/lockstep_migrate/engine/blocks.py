@@ -18,10 +18,7 @@ _LINE = re.compile(r"\r\n|\r|\n")
 class Blocks:
     """The lines of one module, with its own indentation and line ends.
 
-    Parameters
-    ----------
-    scopes
-        The module.
+    scopes: The module.
     """
 
     def __init__(self, scopes: ModuleScopes) -> None:

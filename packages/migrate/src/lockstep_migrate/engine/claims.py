@@ -12,12 +12,8 @@ from lockstep_migrate.plan import Edit, Mention, Outcome, Span
 class Claims:
     """The mentions of a module, in the order in which they were decided.
 
-    Parameters
-    ----------
-    scopes
-        The module's names.
-    family
-        What stands before the name of every rule that claims here, such as `tensorflow/`.
+    scopes: The module's names.
+    family: What stands before the name of every rule that claims here, such as `tensorflow/`.
     """
 
     def __init__(self, scopes: ModuleScopes, family: str = "") -> None:

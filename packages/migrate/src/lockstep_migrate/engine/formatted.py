@@ -16,12 +16,8 @@ from lockstep_migrate.plan import Span
 class Values:
     """The values of an f-string.
 
-    Parameters
-    ----------
-    values
-        Texts and replacement fields in order, those inside formats too; empty where the text cannot be read.
-    spans
-        The place of each of their nodes.
+    values: Texts and replacement fields in order, those inside formats too; empty where the text cannot be read.
+    spans: The place of each of their nodes.
     """
 
     values: list[ast.expr] = field(default_factory=list)

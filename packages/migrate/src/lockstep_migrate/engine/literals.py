@@ -21,14 +21,9 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 class Part:
     """A stretch of an f-string's body: literal text, or an expression without its braces.
 
-    Parameters
-    ----------
-    span
-        The literal text, or the expression.
-    field
-        For an expression the whole field with its braces, else `None`.
-    plain
-        Whether an expression has no conversion, format or `=`.
+    span: The literal text, or the expression.
+    field: For an expression the whole field with its braces, else `None`.
+    plain: Whether an expression has no conversion, format or `=`.
     """
 
     span: Span
@@ -59,10 +54,7 @@ class LiteralError(ValueError):
 def pieces_of(text: str, span: Span) -> tuple[Piece, ...]:
     """The quoted pieces that make up the literal at `span`, in order.
 
-    Raises
-    ------
-    LiteralError
-        If what stands there is not a sequence of string literals.
+    Raises LiteralError if what stands there is not a sequence of string literals.
     """
     found, position = [], span.start
     while position < span.end:

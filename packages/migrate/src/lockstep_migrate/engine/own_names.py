@@ -33,52 +33,33 @@ _OWNERS = ("fields", "methods")
 class OwnNames:
     """Names with the old device's words in them that a project defines itself.
 
-    Parameters
-    ----------
-    methods
-        Methods by name, each with the classes that define it: `{"cuda": {"Batch"}}`.
-    attributes
-        Attributes, flags, fields and dictionary keys: `--cuda` gives `cuda`.
-    exports
-        What the project's modules import at their top, by dotted name: `{"utils.autocast": "torch.cuda.amp.autocast"}`.
-    chooses_cards
-        Whether the project chooses its devices by the environment: they must not be asked for earlier.
-    forks
-        Whether the project copies its process: the devices must not be asked for before.
-    compiled
-        The functions and classes that the project compiles as a whole, and those that they call.
-    imported
-        The modules that files of the project import, by their last names.
-    falls_back
-        Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then goes on.
-    looks_up
-        Whether the project looks something up by the key `"cuda"`.
-    modules
-        The files and folders of the project that can be imported, by their last names.
-    configured
-        Settings that a file of the project gives the old device, each with that file: `{"device": "train.yaml"}`.
-    fields
-        Attributes by name, each with the classes that give them: `{"is_cuda": {"Batch"}}`.
-    given
-        Every name with a word of the device in it that the project gives something: variables, attributes, keys, flags.
-    keys
-        Keys with a word of the device in them that the project puts something under.
-    asked
-        Keys and attributes with a word of the device in them that the project asks for.
-    carriers
-        Attributes and flags that are given the device's name as a text: `--mover`, `default="cuda"`.
-    device_modules
-        Variables and attributes that stand for the device's module: `self.lib = torch.cuda`.
-    asks_for_gpu
-        Whether the project compares something with the word `"gpu"`, or looks something up by it.
-    reads_names
-        Whether the project reads how classes are called: `cls.__name__`.
-    gpu_words
-        Texts such as `"MULTI_GPU"` that the project gives something, or puts something under.
-    moves_as_is
-        Whether the project names a device, and nowhere chooses a precision as it moves a tensor there.
-    requested
-        What modules of the project import from other ones of its own: `utils.autocast`, by the module's last name.
+    methods: Methods by name, each with the classes that define it: `{"cuda": {"Batch"}}`.
+    attributes: Attributes, flags, fields and dictionary keys: `--cuda` gives `cuda`.
+    exports: What the project's modules import at their top, by dotted name: `{"utils.autocast":
+        "torch.cuda.amp.autocast"}`.
+    chooses_cards: Whether the project chooses its devices by the environment: they must not be asked for earlier.
+    forks: Whether the project copies its process: the devices must not be asked for before.
+    compiled: The functions and classes that the project compiles as a whole, and those that they call.
+    imported: The modules that files of the project import, by their last names.
+    falls_back: Whether the project itself tests at once that a device is CUDA's and whether CUDA is there, and then
+        goes on.
+    looks_up: Whether the project looks something up by the key `"cuda"`.
+    modules: The files and folders of the project that can be imported, by their last names.
+    configured: Settings that a file of the project gives the old device, each with that file: `{"device":
+        "train.yaml"}`.
+    fields: Attributes by name, each with the classes that give them: `{"is_cuda": {"Batch"}}`.
+    given: Every name with a word of the device in it that the project gives something: variables, attributes, keys,
+        flags.
+    keys: Keys with a word of the device in them that the project puts something under.
+    asked: Keys and attributes with a word of the device in them that the project asks for.
+    carriers: Attributes and flags that are given the device's name as a text: `--mover`, `default="cuda"`.
+    device_modules: Variables and attributes that stand for the device's module: `self.lib = torch.cuda`.
+    asks_for_gpu: Whether the project compares something with the word `"gpu"`, or looks something up by it.
+    reads_names: Whether the project reads how classes are called: `cls.__name__`.
+    gpu_words: Texts such as `"MULTI_GPU"` that the project gives something, or puts something under.
+    moves_as_is: Whether the project names a device, and nowhere chooses a precision as it moves a tensor there.
+    requested: What modules of the project import from other ones of its own: `utils.autocast`, by the module's last
+        name.
     """
 
     methods: Mapping[str, frozenset[str]] = field(default_factory=dict)

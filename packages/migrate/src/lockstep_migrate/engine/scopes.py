@@ -40,20 +40,12 @@ class Bound(enum.Enum):
 class Binding:
     """One place that binds a name.
 
-    Parameters
-    ----------
-    name
-        The name as bound.
-    kind
-        What binds it.
-    node
-        The statement, or the expression that is assigned to.
-    qualified
-        For an import the full dotted name that it stands for; relative ones begin with dots.
-    value
-        For an assignment what is assigned.
-    alias
-        For an import its part of the statement.
+    name: The name as bound.
+    kind: What binds it.
+    node: The statement, or the expression that is assigned to.
+    qualified: For an import the full dotted name that it stands for; relative ones begin with dots.
+    value: For an assignment what is assigned.
+    alias: For an import its part of the statement.
     """
 
     name: str
@@ -84,14 +76,9 @@ class Scope:
 class Meaning:
     """A qualified name that an expression may stand for.
 
-    Parameters
-    ----------
-    name
-        Dotted, such as `torch.cuda.is_available`.
-    binding
-        What binds the first name of the expression; `None` where it is only guessed (star import, unbound).
-    assigned
-        Whether an assignment, not an import, carries the name here: its right side is a site of its own.
+    name: Dotted, such as `torch.cuda.is_available`.
+    binding: What binds the first name of the expression; `None` where it is only guessed (star import, unbound).
+    assigned: Whether an assignment, not an import, carries the name here: its right side is a site of its own.
     """
 
     name: str
@@ -102,12 +89,8 @@ class Meaning:
 class ModuleScopes:
     """The names of one module.
 
-    Parameters
-    ----------
-    source
-        The module's text.
-    tree
-        The same, parsed. Values of f-strings are replaced by ones whose positions are right.
+    source: The module's text.
+    tree: The same, parsed. Values of f-strings are replaced by ones whose positions are right.
     """
 
     def __init__(self, source: SourceText, tree: ast.Module) -> None:

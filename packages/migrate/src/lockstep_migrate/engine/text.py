@@ -20,16 +20,10 @@ class UndecodableError(ValueError):
 class SourceText:
     """Text decoded from bytes so that encoding it again gives the same bytes.
 
-    Parameters
-    ----------
-    data
-        The file's bytes.
-    text
-        The same, decoded: line ends as they are, without a byte order mark.
-    encoding
-        Python's name of the codec.
-    bom
-        The byte order mark, or nothing.
+    data: The file's bytes.
+    text: The same, decoded: line ends as they are, without a byte order mark.
+    encoding: Python's name of the codec.
+    bom: The byte order mark, or nothing.
     """
 
     data: bytes
@@ -41,10 +35,7 @@ class SourceText:
     def encode(self, text: str) -> bytes:
         """Bytes of a changed text, in the file's own encoding.
 
-        Raises
-        ------
-        UndecodableError
-            If a new character has no place in that encoding.
+        Raises UndecodableError if a new character has no place in that encoding.
         """
         try:
             return self.bom + text.encode(self.encoding)
@@ -83,10 +74,7 @@ class SourceText:
 def read_python(data: bytes) -> SourceText:
     """Decode Python source as Python does (PEP 263): byte order mark, coding comment, else UTF-8.
 
-    Raises
-    ------
-    UndecodableError
-        If the declared encoding is unknown or does not fit, or if the file holds a null byte.
+    Raises UndecodableError if the declared encoding is unknown or does not fit, or if the file holds a null byte.
     """
     if b"\0" in data:
         raise UndecodableError("holds null bytes: is not Python source")
@@ -100,10 +88,7 @@ def read_python(data: bytes) -> SourceText:
 def read_plain(data: bytes) -> SourceText:
     """Decode any other text: UTF-8, or Latin-1, which takes all bytes.
 
-    Raises
-    ------
-    UndecodableError
-        If the file holds a null byte.
+    Raises UndecodableError if the file holds a null byte.
     """
     if b"\0" in data:
         raise UndecodableError("holds null bytes: is not a text")

@@ -14,10 +14,7 @@ _WORDLESS = frozenset({"ctx", "op", "ops", "kind", "type_comment", "id", "attr",
 def parse(text: str) -> ast.Module:
     """Parse a module without a word on the terminal.
 
-    Raises
-    ------
-    SyntaxError
-        If it is no Python of this interpreter's version, or too deeply nested for its parser.
+    Raises SyntaxError if it is no Python of this interpreter's version, or too deeply nested for its parser.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

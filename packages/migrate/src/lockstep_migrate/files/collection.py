@@ -51,14 +51,9 @@ _SMALL = frozenset({Kind.CONFIG, Kind.SHELL})
 class Found:
     """A regular file.
 
-    Parameters
-    ----------
-    path
-        Relative to the root of its collection.
-    location
-        Where it lies.
-    kind
-        What it is.
+    path: Relative to the root of its collection.
+    location: Where it lies.
+    kind: What it is.
     """
 
     path: PurePosixPath
@@ -86,23 +81,14 @@ class Skipped:
 class Collection:
     """Everything below the given paths, each list in the order of paths.
 
-    Parameters
-    ----------
-    root
-        The folder to which all paths are relative: the given folder, the folder of a given file, or the deepest common
-        folder of several.
-    single
-        Whether one file was given rather than a folder or several paths.
-    files
-        Regular files of every kind.
-    folders
-        Folders that were entered, so that empty ones can be made again.
-    links
-        Symbolic links.
-    skipped
-        What is neither read nor copied.
-    failures
-        What could not be read at all.
+    root: The folder to which all paths are relative: the given folder, the folder of a given file, or the deepest
+        common folder of several.
+    single: Whether one file was given rather than a folder or several paths.
+    files: Regular files of every kind.
+    folders: Folders that were entered, so that empty ones can be made again.
+    links: Symbolic links.
+    skipped: What is neither read nor copied.
+    failures: What could not be read at all.
     """
 
     root: Path
@@ -141,12 +127,7 @@ def collect(paths: Sequence[Path], *, exclude: Iterable[Path] = ()) -> Collectio
 def read(found: Found) -> SourceText:
     """The text of a file that is to be migrated.
 
-    Raises
-    ------
-    UndecodableError
-        If it is too large to be a source, or no text.
-    OSError
-        If it cannot be read.
+    Raises UndecodableError if it is too large to be a source, or no text. Raises OSError if it cannot be read.
     """
     limit = NOTEBOOK_BYTES if found.kind is Kind.NOTEBOOK else SOURCE_BYTES
     with found.location.open("rb") as file:
@@ -334,10 +315,7 @@ _SHEBANG = re.compile(rb"#!\s*\S*?(?:/env\s+(?:-\S+\s+)*)?([\w.]+)(?:\s|$)")
 def kind_of(location: Path) -> Kind:
     """What a file is: by its name, or by its first line where it has no suffix.
 
-    Raises
-    ------
-    OSError
-        If the first line is needed and cannot be read.
+    Raises OSError if the first line is needed and cannot be read.
     """
     name = location.name
     for pattern, kind in _KIND_FROM_NAME:

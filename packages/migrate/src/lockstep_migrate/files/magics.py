@@ -46,18 +46,11 @@ _SHELL_LINES = frozenset(
 class Cell:
     """One code cell taken apart.
 
-    Parameters
-    ----------
-    masked
-        The cell with everything but Python masked, as long as the cell itself; empty where none of it is Python.
-    start
-        Where Python begins: behind a first line such as `%%time`, which has to stay the first.
-    shell
-        Stretches that a shell reads.
-    file
-        The name of the file that the cell writes (`%%writefile`), or nothing.
-    language
-        What the cell is in, where it is neither Python nor shell.
+    masked: The cell with everything but Python masked, as long as the cell itself; empty where none of it is Python.
+    start: Where Python begins: behind a first line such as `%%time`, which has to stay the first.
+    shell: Stretches that a shell reads.
+    file: The name of the file that the cell writes (`%%writefile`), or nothing.
+    language: What the cell is in, where it is neither Python nor shell.
     """
 
     masked: str = ""

@@ -31,16 +31,10 @@ class NotebookError(ValueError):
 class Piece:
     """Code and the characters of the file that hold it, all of it inside one JSON string.
 
-    Parameters
-    ----------
-    start
-        Where in the code the piece begins.
-    places
-        For each character of it, where in the file its escaped form begins, and one more: where the last one ends.
-    between
-        What the file has between two strings of the cell's list; empty where the cell is one string.
-    last
-        Whether nothing follows in the same string.
+    start: Where in the code the piece begins.
+    places: For each character of it, where in the file its escaped form begins, and one more: where the last one ends.
+    between: What the file has between two strings of the cell's list; empty where the cell is one string.
+    last: Whether nothing follows in the same string.
     """
 
     start: int
@@ -90,12 +84,8 @@ class CodeCell:
 class Strings:
     """From places in code to places in the file.
 
-    Parameters
-    ----------
-    text
-        The file.
-    pieces
-        In the order of the code; code between two of them stands nowhere in the file.
+    text: The file.
+    pieces: In the order of the code; code between two of them stands nowhere in the file.
     """
 
     def __init__(self, text: str, pieces: tuple[Piece, ...]) -> None:
@@ -158,10 +148,7 @@ def _shared(text: str, count: int) -> list[str]:
 def code_cells(text: str) -> tuple[CodeCell, ...]:
     """The code cells of a Python notebook; none where the notebook is in another language.
 
-    Raises
-    ------
-    NotebookError
-        If the text is no JSON, or no notebook.
+    Raises NotebookError if the text is no JSON, or no notebook.
     """
     try:
         notebook = _Decoder().decode(text)

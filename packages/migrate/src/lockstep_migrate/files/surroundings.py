@@ -61,14 +61,9 @@ def names_old_device(text: str) -> bool:
 class Variable:
     """An environment variable.
 
-    Parameters
-    ----------
-    name
-        The variable; empty for the entry of a prefix.
-    about
-        What it is for, to follow "the variable".
-    values
-        A regular expression of the values that mean the same to other devices; empty where all do.
+    name: The variable; empty for the entry of a prefix.
+    about: What it is for, to follow "the variable".
+    values: A regular expression of the values that mean the same to other devices; empty where all do.
     """
 
     name: str

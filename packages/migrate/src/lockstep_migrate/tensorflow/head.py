@@ -20,10 +20,7 @@ PACKAGES = frozenset({"tensorflow", "tensorflow_core", "keras", "horovod"})
 class Head:
     """Collects the names that new text uses, and writes one import for all that are missing.
 
-    Parameters
-    ----------
-    scopes
-        The module. Names that it has already are used as they are called there.
+    scopes: The module. Names that it has already are used as they are called there.
     """
 
     def __init__(self, scopes: ModuleScopes) -> None:

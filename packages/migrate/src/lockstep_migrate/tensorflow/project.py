@@ -16,14 +16,9 @@ from lockstep_migrate.tensorflow.script import Generation, Start, takes_from_ten
 class Project:
     """Modules that belong together.
 
-    Parameters
-    ----------
-    generation
-        Which TensorFlow they are written for.
-    has_program
-        Whether a program that takes something from TensorFlow starts in one of them.
-    required
-        Which TensorFlow the files of a folder ask for, by folder.
+    generation: Which TensorFlow they are written for.
+    has_program: Whether a program that takes something from TensorFlow starts in one of them.
+    required: Which TensorFlow the files of a folder ask for, by folder.
     """
 
     generation: Generation

@@ -28,10 +28,7 @@ from lockstep_migrate.torch.unit import Settings
 class Reading:
     """Gathers the files of a project, and then gives what becomes of each.
 
-    Parameters
-    ----------
-    settings
-        Those of PyTorch's rules: they tell whether a script of PyTorch's stands among the files.
+    settings: Those of PyTorch's rules: they tell whether a script of PyTorch's stands among the files.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -62,14 +62,9 @@ class Start(enum.Enum):
 class Script(Claims):
     """A module under migration: what its expressions mean, and what is taken out of it.
 
-    Parameters
-    ----------
-    scopes
-        The module's names.
-    generation
-        Which TensorFlow it is written for.
-    start
-        Where the program starts that it belongs to.
+    scopes: The module's names.
+    generation: Which TensorFlow it is written for.
+    start: Where the program starts that it belongs to.
     """
 
     def __init__(self, scopes: ModuleScopes, generation: Generation, start: Start) -> None:

@@ -48,12 +48,8 @@ _NEUTRAL = {
 class Header:
     """Collects what a module needs, and writes it once.
 
-    Parameters
-    ----------
-    scopes
-        The module.
-    target
-        The device that it is written for.
+    scopes: The module.
+    target: The device that it is written for.
     """
 
     def __init__(self, scopes: ModuleScopes, target: MigrationTarget) -> None:

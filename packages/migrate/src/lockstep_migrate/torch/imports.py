@@ -59,10 +59,7 @@ class _Brought:
 class Imports:
     """The imports of a module that bring names which the tables know.
 
-    Parameters
-    ----------
-    unit
-        The module.
+    unit: The module.
     """
 
     def __init__(self, unit: Unit) -> None:

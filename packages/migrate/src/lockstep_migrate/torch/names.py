@@ -50,18 +50,11 @@ def find_names(unit: Unit) -> None:
 class _Use:
     """A chain of names that a table knows.
 
-    Parameters
-    ----------
-    node
-        The part of the chain that the table names.
-    first
-        The chain's first name.
-    meaning
-        What the chain stands for.
-    name
-        The dotted name that the table knows.
-    entry
-        The row.
+    node: The part of the chain that the table names.
+    first: The chain's first name.
+    meaning: What the chain stands for.
+    name: The dotted name that the table knows.
+    entry: The row.
     """
 
     node: ast.Name | ast.Attribute

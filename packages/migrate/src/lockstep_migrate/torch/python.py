@@ -64,14 +64,9 @@ _RULES = (
 class PythonResult:
     """The findings in one module.
 
-    Parameters
-    ----------
-    mentions
-        In no particular order.
-    additions
-        What the head of the module needs.
-    shared
-        The same with the names that ask for the device imported; empty where they cannot be.
+    mentions: In no particular order.
+    additions: What the head of the module needs.
+    shared: The same with the names that ask for the device imported; empty where they cannot be.
     """
 
     mentions: tuple[Mention, ...] = ()

@@ -228,10 +228,7 @@ def _is_class(name: str) -> bool:
 def table_of(target: MigrationTarget) -> Table:
     """The rows for a target: what it cannot run, its own, then the common ones.
 
-    Raises
-    ------
-    TableError
-        If a table is malformed.
+    Raises TableError if a table is malformed.
     """
     lacks = tuple(
         Entry(name, Action.LIST, "", (), reason, f"{target.name} lacks")
@@ -266,10 +263,7 @@ def built_in(name: str) -> str:
 def read_table(text: str, table: str) -> tuple[Entry, ...]:
     """Parse a table; lines that start with `#` are comments.
 
-    Raises
-    ------
-    TableError
-        If a row lacks a column, or names an unknown action.
+    Raises TableError if a row lacks a column, or names an unknown action.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     entries = []

@@ -37,16 +37,10 @@ _FORM = f'expected {{"rules": {{...}}}} with {", ".join(_KEYS)}'
 class UserRule:
     """One row.
 
-    Parameters
-    ----------
-    family
-        What the file calls rules of this kind.
-    old
-        The name of a function, bare or dotted, or the full name of a module.
-    new
-        A bare name replaces the last part, a dotted one is another function; for an argument its new text.
-    index
-        Which argument, from 0.
+    family: What the file calls rules of this kind.
+    old: The name of a function, bare or dotted, or the full name of a module.
+    new: A bare name replaces the last part, a dotted one is another function; for an argument its new text.
+    index: Which argument, from 0.
     """
 
     family: str
@@ -84,10 +78,7 @@ UserRules = tuple[UserRule, ...]
 def read_user_rules(path: Path) -> UserRules:
     """Read a file of rules.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read or is not of the format; it says which rule and which key.
+    Raises UsageError if the file cannot be read or is not of the format; it says which rule and which key.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -99,13 +90,7 @@ def read_user_rules(path: Path) -> UserRules:
 
 
 def parse_user_rules(text: str, file: str) -> UserRules:
-    """The rules of a JSON text; `file` is how messages call it.
-
-    Raises
-    ------
-    UsageError
-        If the text is not of the format.
-    """
+    """The rules of a JSON text; `file` is how messages call it. Raises UsageError if the text is not of the format."""
     try:
         value = json.loads(text, object_pairs_hook=partial(_unique, file))
     except json.JSONDecodeError as error:

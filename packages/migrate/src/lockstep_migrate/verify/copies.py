@@ -26,20 +26,12 @@ class Ground:
 
     A copy repeats the whole path of what it stands for, so that `..` leads to the same things from there.
 
-    Parameters
-    ----------
-    top
-        Stands for the root of the file system.
-    root
-        The project, links resolved.
-    here
-        The folder that the command was typed in.
-    sources
-        Files of the project, relative to it, whose folders are entered whatever they hold.
-    without
-        Folders that are not to be seen, such as an output folder.
-    spellings
-        Other paths by which the two folders are known, through links.
+    top: Stands for the root of the file system.
+    root: The project, links resolved.
+    here: The folder that the command was typed in.
+    sources: Files of the project, relative to it, whose folders are entered whatever they hold.
+    without: Folders that are not to be seen, such as an output folder.
+    spellings: Other paths by which the two folders are known, through links.
     """
 
     top: Path

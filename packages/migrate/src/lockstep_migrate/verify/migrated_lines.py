@@ -18,10 +18,7 @@ _MOST = 6
 class Behinds:
     """Finds what a migration did at places of its result.
 
-    Parameters
-    ----------
-    plan
-        What was migrated.
+    plan: What was migrated.
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -28,10 +28,7 @@ class MigratedFile:
 
     Mentions that were kept explain nothing and are left out.
 
-    Parameters
-    ----------
-    file
-        What became of the file.
+    file: What became of the file.
     """
 
     def __init__(self, file: FilePlan) -> None:

@@ -38,20 +38,12 @@ class Result(enum.Enum):
 class Verification:
     """The result of verifying a migration.
 
-    Parameters
-    ----------
-    result
-        What is known.
-    headline
-        The sentence after it.
-    comparison
-        How the recordings differ, where they do.
-    behind
-        What was migrated where they part, or where the migrated files fail.
-    last_lines
-        What a command that failed said last.
-    notes
-        What else is to be known.
+    result: What is known.
+    headline: The sentence after it.
+    comparison: How the recordings differ, where they do.
+    behind: What was migrated where they part, or where the migrated files fail.
+    last_lines: What a command that failed said last.
+    notes: What else is to be known.
     """
 
     result: Result

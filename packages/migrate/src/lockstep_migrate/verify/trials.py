@@ -41,16 +41,10 @@ class Place:
 class Trial:
     """One run of the command.
 
-    Parameters
-    ----------
-    recorded
-        How it ended, and its recording.
-    out, err
-        Files with what it printed.
-    ground
-        The copy that it ran in.
-    linked
-        What that shares with the original.
+    recorded: How it ended, and its recording.
+    out, err: Files with what it printed.
+    ground: The copy that it ran in.
+    linked: What that shares with the original.
     """
 
     recorded: Recorded
@@ -99,19 +93,12 @@ class Trials:
     All of them run in the same folder, one after the other, so that no path tells them apart; each folder is kept
     under the name of its run.
 
-    Parameters
-    ----------
-    plan, collection
-        What was migrated.
-    command
-        What to run, as it was typed in the current folder, or as it is typed in the project's: where a word of it
+    plan, collection: What was migrated.
+    command: What to run, as it was typed in the current folder, or as it is typed in the project's: where a word of it
         names a file there and none names one here, it runs there.
-    folder
-        An empty folder for the copies, links resolved.
-    results
-        Where recordings and outputs go.
-    outputs
-        Where migrated files were written to: nothing of it is seen.
+    folder: An empty folder for the copies, links resolved.
+    results: Where recordings and outputs go.
+    outputs: Where migrated files were written to: nothing of it is seen.
     """
 
     def __init__(

@@ -82,10 +82,7 @@ def verify(
 def check_command(command: tuple[str, ...], outputs: Iterable[Path]) -> None:
     """Check a command before anything is written.
 
-    Raises
-    ------
-    UsageError
-        If it does not exist, or names what is to be written to one of `outputs`.
+    Raises UsageError if it does not exist, or names what is to be written to one of `outputs`.
     """
     if shutil.which(command[0]) is None:
         raise UsageError(

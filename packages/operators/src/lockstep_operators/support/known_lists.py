@@ -34,15 +34,9 @@ _PROBE = "aten::add.out"
 def known_list(name: str, torch_version: str) -> SupportedOperators:
     """One of `KNOWN`.
 
-    Parameters
-    ----------
-    torch_version
-        Of the installed torch, whose operators are looked up.
+    torch_version: Of the installed torch, whose operators are looked up.
 
-    Raises
-    ------
-    UsageError
-        If this torch does not ship its table of operators.
+    Raises UsageError if this torch does not ship its table of operators.
     """
     key = _DISPATCH_KEYS.get(name, "")
     own = {one for one, keys in dispatch_keys().items() if key in keys}

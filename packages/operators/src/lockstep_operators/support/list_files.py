@@ -55,17 +55,10 @@ def list_from_file(
 ) -> SupportedOperators:
     """Read a support list.
 
-    Parameters
-    ----------
-    torch_version
-        The torch whose operators are looked up; rows for others are passed over. None to take every row.
-    name
-        What the list is called, the file's name by default.
+    torch_version: The torch whose operators are looked up; rows for others are passed over. None to take every row.
+    name: What the list is called, the file's name by default.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read, holds no operator, or a row makes no sense.
+    Raises UsageError if it cannot be read, holds no operator, or a row makes no sense.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

@@ -32,10 +32,7 @@ _FILE = Path("packaged", "ATen", "native", "native_functions.yaml")
 def dispatch_keys() -> Mapping[str, frozenset[str]]:
     """The dispatch keys that each operator of torch has a kernel for, by its name in the dispatcher.
 
-    Raises
-    ------
-    UsageError
-        If this torch does not ship the table, or it cannot be read.
+    Raises UsageError if this torch does not ship the table, or it cannot be read.
     """
     return keys_of(_rows())
 
@@ -47,10 +44,7 @@ def structured_delegates() -> Mapping[str, str]:
     torch's generator gives each structured operator, in place or not, a kernel that calls its out variant
     (`CompositeExplicitAutogradNonFunctional`; torchgen, gen.py), so that a backend needs that one alone.
 
-    Raises
-    ------
-    UsageError
-        If this torch does not ship the table, or it cannot be read.
+    Raises UsageError if this torch does not ship the table, or it cannot be read.
     """
     return {
         f"aten::{row['func'].partition('(')[0]}": f"aten::{row['structured_delegate']}"

@@ -21,10 +21,7 @@ def given_devices() -> list[str]:
 def with_given(name: str, known: SupportedOperators | None) -> SupportedOperators:
     """The lists that plug-ins give for a device, on top of one that is known by its name.
 
-    Raises
-    ------
-    UsageError
-        If one names what is no operator.
+    Raises UsageError if one names what is no operator.
     """
     given = [one for one in _given() if one.target == name]
     entries: dict[str, SupportEntry] = {}

@@ -25,10 +25,7 @@ def executors() -> dict[str, Executor]:
 def chosen_executor(text: str) -> tuple[Executor, dict[str, str]] | None:
     """Return the job system that `--on TEXT` names, and the options of the job; None where it names a machine.
 
-    Raises
-    ------
-    UsageError
-        If it names neither, or an option is none.
+    Raises UsageError if it names neither, or an option is none.
     """
     name, colon, rest = text.partition(":")
     named = machines()

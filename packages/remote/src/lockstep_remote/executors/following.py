@@ -33,14 +33,9 @@ class JobError(LockstepError):
 def run_as_job(asked: Elsewhere, executor: Executor, options: Mapping[str, str]) -> int:
     """Run a verb as a job to its end; returns the verb's exit code.
 
-    Raises
-    ------
-    JobError
-        If the system refuses the job or ends it, or what the job wrote is not here.
-    UsageError
-        If the job could not read a path, or an option is none of the system's.
-    OutputExistsError
-        If what it writes is here already.
+    Raises JobError if the system refuses the job or ends it, or what the job wrote is not here. Raises UsageError if
+    the job could not read a path, or an option is none of the system's. Raises OutputExistsError if what it writes is
+    here already.
     """
     words = _words(asked, executor)
     folder = Path.cwd()

@@ -28,14 +28,9 @@ _FEWEST = 2
 class Explanation:
     """A rule that turns the reference's probabilities into the candidate's.
 
-    Parameters
-    ----------
-    said
-        The rule, for a person.
-    kind
-        In one word, for programs: shift, masked, top-k, top-p, temperature.
-    rest
-        The largest difference of a log-probability that it leaves.
+    said: The rule, for a person.
+    kind: In one word, for programs: shift, masked, top-k, top-p, temperature.
+    rest: The largest difference of a log-probability that it leaves.
     """
 
     said: str

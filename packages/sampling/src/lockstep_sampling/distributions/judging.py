@@ -33,24 +33,14 @@ class OtherToken:
 class Judged:
     """All positions of two sides.
 
-    Parameters
-    ----------
-    positions
-        Those that both have, after the same tokens.
-    beyond
-        Those that are further apart than rounding allows.
-    rounding
-        What that allows.
-    other_tokens
-        Where tokens part; what comes after that in a sequence is not compared.
-    explanation
-        The rule that explains all differences.
-    coarser
-        A dtype of fewer digits, to which one side alone rounded its scores, which explains them.
-    alone
-        Sequences, or positions of one, that only one side has, or that share no score.
-    lacking
-        Options without which it is not known whether those beyond are rounding's.
+    positions: Those that both have, after the same tokens.
+    beyond: Those that are further apart than rounding allows.
+    rounding: What that allows.
+    other_tokens: Where tokens part; what comes after that in a sequence is not compared.
+    explanation: The rule that explains all differences.
+    coarser: A dtype of fewer digits, to which one side alone rounded its scores, which explains them.
+    alone: Sequences, or positions of one, that only one side has, or that share no score.
+    lacking: Options without which it is not known whether those beyond are rounding's.
     """
 
     positions: tuple[Position, ...]
@@ -81,10 +71,7 @@ def judge(
 ) -> Judged:
     """Compare two sides; `dtype` is that of the scores, and `layers` the model's, where they do not tell it.
 
-    Raises
-    ------
-    UsageError
-        If the dtype is none.
+    Raises UsageError if the dtype is none.
     """
     told = _dtype_of(dtype, [*reference, *candidate])
     operators = _operators_of(layers, [*reference, *candidate])

@@ -15,12 +15,8 @@ from lockstep_sampling.distributions.positions import Position, by_sequence
 class Pattern:
     """Which positions differ, all of them and no other.
 
-    Parameters
-    ----------
-    said
-        For a person.
-    kind
-        In one word, for programs: padding, cache.
+    said: For a person.
+    kind: In one word, for programs: padding, cache.
     """
 
     said: str

@@ -25,12 +25,8 @@ probability of exp(-10000) is none in any dtype."""
 class Scores:
     """Log-probabilities at one position.
 
-    Parameters
-    ----------
-    values
-        float64; -inf for a token that cannot be drawn.
-    ids
-        The tokens that they are of; None for the whole vocabulary.
+    values: float64; -inf for a token that cannot be drawn.
+    ids: The tokens that they are of; None for the whole vocabulary.
     """
 
     values: Doubles
@@ -52,16 +48,10 @@ class Scores:
 class Position:
     """One position that both sides have.
 
-    Parameters
-    ----------
-    sequence, place
-        Which sequence, and the place of its token there, from 0.
-    reference, candidate
-        Log-probabilities of the same tokens, float64, shape (tokens,).
-    ids
-        These tokens.
-    is_whole
-        Whether they are the whole vocabulary on both sides.
+    sequence, place: Which sequence, and the place of its token there, from 0.
+    reference, candidate: Log-probabilities of the same tokens, float64, shape (tokens,).
+    ids: These tokens.
+    is_whole: Whether they are the whole vocabulary on both sides.
     """
 
     sequence: str
@@ -118,12 +108,8 @@ class Rounding:
     `KERNEL_ROUNDINGS` of float32; operators carry errors on as the square root of their number (Higham and Mary, SIAM
     J. Sci. Comput. 41, 2019).
 
-    Parameters
-    ----------
-    dtype
-        In which the scores were computed.
-    operators
-        Of the model; 0 for the rounding of the scores alone.
+    dtype: In which the scores were computed.
+    operators: Of the model; 0 for the rounding of the scores alone.
     """
 
     dtype: str

@@ -27,10 +27,7 @@ def recorded_sequences(reference: Recording, candidate: Recording) -> tuple[list
     Ranks that hold rows of one batch become one where the other run has one rank; ranks beside as many ranks have rows
     of their own, and are compared one by one.
 
-    Raises
-    ------
-    UsageError
-        If a model gave no scores of shape (..., vocabulary), or they were not saved whole.
+    Raises UsageError if a model gave no scores of shape (..., vocabulary), or they were not saved whole.
     """
     sides = side_by_side(reference, candidate)
     left, right = (_scores_by_place(side) for side in sides)

@@ -27,18 +27,11 @@ _ROUNDED_UP = 2**-8
 class Told:
     """One sequence of one side.
 
-    Parameters
-    ----------
-    name
-        Its id, or its number.
-    tokens
-        Token ids.
-    scores
-        Of each token.
-    dtype
-        Of the scores; "" where the line does not tell.
-    operators
-        How many the model runs one after the other; 0 where nothing tells it.
+    name: Its id, or its number.
+    tokens: Token ids.
+    scores: Of each token.
+    dtype: Of the scores; "" where the line does not tell.
+    operators: How many the model runs one after the other; 0 where nothing tells it.
     """
 
     name: str
@@ -49,13 +42,7 @@ class Told:
 
 
 def read_sequences(path: Path) -> list[Told]:
-    """Read saved sequences.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or a line is none of these.
-    """
+    """Read saved sequences. Raises UsageError if the file cannot be read, or a line is none of these."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

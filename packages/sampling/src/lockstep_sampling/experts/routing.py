@@ -33,20 +33,12 @@ _CHOICE = "topk"
 class Router:
     """One choice of experts in both runs.
 
-    Parameters
-    ----------
-    step, module
-        Where it is.
-    tokens
-        How many were sent.
-    other
-        How many go to other experts.
-    beyond
-        How many of these rounding cannot have sent there.
-    rank
-        The rank that chose; "" where there is one.
-    number
-        Its number among the routers that this rank calls in the step.
+    step, module: Where it is.
+    tokens: How many were sent.
+    other: How many go to other experts.
+    beyond: How many of these rounding cannot have sent there.
+    rank: The rank that chose; "" where there is one.
+    number: Its number among the routers that this rank calls in the step.
     """
 
     step: int
@@ -67,12 +59,8 @@ class Router:
 class Routing:
     """All routers of both runs, in order.
 
-    Parameters
-    ----------
-    routers
-        Those that were compared.
-    alone
-        What could not be compared.
+    routers: Those that were compared.
+    alone: What could not be compared.
     """
 
     routers: tuple[Router, ...]
@@ -105,13 +93,7 @@ class Routing:
 
 
 def routing_of(reference: Recording, candidate: Recording) -> Routing:
-    """Compare the choices of experts of two recordings.
-
-    Raises
-    ------
-    RecordingError
-        If a file is damaged.
-    """
+    """Compare the choices of experts of two recordings. Raises RecordingError if a file is damaged."""
     one, other = side_by_side(reference, candidate)
     routers: list[Router] = []
     alone = [

@@ -34,14 +34,9 @@ _MORE_CALLS = 32
 class ModuleCalls:
     """Each module that the script itself calls is tested at its first call with two rows or more.
 
-    Parameters
-    ----------
-    request
-        What was asked for.
-    write
-        Takes what was found of a module.
-    end
-        Ends the process.
+    request: What was asked for.
+    write: Takes what was found of a module.
+    end: Ends the process.
     """
 
     request: Request

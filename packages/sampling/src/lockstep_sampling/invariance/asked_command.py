@@ -22,14 +22,9 @@ _TO_ERROR = 2
 class Request:
     """What the processes of a command are asked for.
 
-    Parameters
-    ----------
-    folder
-        Where they write.
-    seed
-        Of random numbers.
-    rows_axis
-        The axis of rows; None for the first one, if it is not the second that keeps rows apart.
+    folder: Where they write.
+    seed: Of random numbers.
+    rows_axis: The axis of rows; None for the first one, if it is not the second that keeps rows apart.
     """
 
     folder: str
@@ -41,16 +36,10 @@ class Request:
 class Answer:
     """What was found of a command.
 
-    Parameters
-    ----------
-    models
-        What was found of each module, as data.
-    not_tested
-        Which modules were not tested, with the reason.
-    code
-        The command's own exit code.
-    open
-        Which of these are further calls of a module that was tested, as those with a filled cache.
+    models: What was found of each module, as data.
+    not_tested: Which modules were not tested, with the reason.
+    code: The command's own exit code.
+    open: Which of these are further calls of a module that was tested, as those with a filled cache.
     """
 
     models: tuple[dict[str, Any], ...]
@@ -83,10 +72,7 @@ class Answer:
 def run_command(command: Sequence[str], *, seed: int, rows_axis: int | None) -> Answer:
     """Run a command until its modules are tested; what it prints goes to standard error.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be started.
+    Raises UsageError if it cannot be started.
     """
     check_posix("running a command")
     with tempfile.TemporaryDirectory(prefix="lockstep-invariance-") as folder:

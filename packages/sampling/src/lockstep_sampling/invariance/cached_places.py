@@ -32,14 +32,9 @@ _MOST_PLACES = 4096
 class Displaced:
     """The first operator that gives cached places in another order.
 
-    Parameters
-    ----------
-    operator
-        The operator.
-    places
-        For each place that it gives, which token's it is.
-    relative
-        How far the result is from that of one call with all tokens.
+    operator: The operator.
+    places: For each place that it gives, which token's it is.
+    relative: How far the result is from that of one call with all tokens.
     """
 
     operator: Operator

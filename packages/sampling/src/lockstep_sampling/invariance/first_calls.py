@@ -31,10 +31,7 @@ def tested(
 ) -> dict[str, Any]:
     """Make the call on variants of its batch and return what was found, as data.
 
-    Raises
-    ------
-    NotTestedError
-        If it has fewer than two rows, or cannot be made again.
+    Raises NotTestedError if it has fewer than two rows, or cannot be made again.
     """
     axis = request.rows_axis or 0
     try:

@@ -36,18 +36,11 @@ from lockstep_sampling.invariance.running import (
 class Dependence:
     """An operator whose rows are not the same in a variant.
 
-    Parameters
-    ----------
-    operator
-        The operator, as it ran in the batch as given.
-    variant
-        Name of the variant.
-    relative
-        Largest difference of an element by the largest element of the compared rows.
-    place
-        Its number among the operators.
-    mixer
-        The last operator before it that gives one result for all rows, which is not the same; None for none.
+    operator: The operator, as it ran in the batch as given.
+    variant: Name of the variant.
+    relative: Largest difference of an element by the largest element of the compared rows.
+    place: Its number among the operators.
+    mixer: The last operator before it that gives one result for all rows, which is not the same; None for none.
     """
 
     operator: Operator
@@ -61,32 +54,18 @@ class Dependence:
 class Invariance:
     """What was found.
 
-    Parameters
-    ----------
-    rows
-        Of the batch.
-    operators, compared
-        How many there are, and how many give a result with an axis of rows.
-    is_result_compared
-        Whether the model's result has such an axis.
-    fault
-        The first operator that depends on its neighbours beyond rounding.
-    rounding
-        The first operator whose bits depend on them.
-    border
-        The largest relative dependence that double precision could not tell from rounding.
-    ran
-        Names of the variants that ran.
-    not_run
-        Why others did not, by name.
-    parted
-        Variants in which the model calls other operators; they were compared up to there, and in their result.
-    hidden_draws
-        Operators that draw random numbers which could not be given to the same rows again.
-    padding
-        Whether rows depend on their padding.
-    gives_one_number
-        Whether the model's result is numbers without axes, such as a loss.
+    rows: Of the batch.
+    operators, compared: How many there are, and how many give a result with an axis of rows.
+    is_result_compared: Whether the model's result has such an axis.
+    fault: The first operator that depends on its neighbours beyond rounding.
+    rounding: The first operator whose bits depend on them.
+    border: The largest relative dependence that double precision could not tell from rounding.
+    ran: Names of the variants that ran.
+    not_run: Why others did not, by name.
+    parted: Variants in which the model calls other operators; they were compared up to there, and in their result.
+    hidden_draws: Operators that draw random numbers which could not be given to the same rows again.
+    padding: Whether rows depend on their padding.
+    gives_one_number: Whether the model's result is numbers without axes, such as a loss.
     """
 
     rows: int
@@ -129,10 +108,7 @@ def judge(call: ModuleCall, *, seed: int = 0, axis: int = 0) -> Invariance:
     `axis` is that of the rows. Where places of rows lie in an order that no shape tells, both orders of their random
     numbers are tried.
 
-    Raises
-    ------
-    UsageError
-        If it does not run on the batch as given.
+    Raises UsageError if it does not run on the batch as given.
     """
     found, is_ambiguous = _judged(call, seed, axis, is_interleaved=False)
     if found.fault is not None and is_ambiguous:

@@ -25,20 +25,12 @@ Inputs = Mapping[str, torch.Tensor]
 class ModuleCall:
     """A module and the arguments of a call.
 
-    Parameters
-    ----------
-    module
-        The module.
-    inputs
-        The tensors among the arguments, by name.
-    leaves
-        Other arguments, each at its place; None where a tensor stands.
-    names
-        The name of the tensor at each place, "" for other arguments.
-    held
-        Names of the tensors that each other argument holds, as a cache does, in the order in which it is copied.
-    tree
-        How the leaves make `(args, kwargs)`.
+    module: The module.
+    inputs: The tensors among the arguments, by name.
+    leaves: Other arguments, each at its place; None where a tensor stands.
+    names: The name of the tensor at each place, "" for other arguments.
+    held: Names of the tensors that each other argument holds, as a cache does, in the order in which it is copied.
+    tree: How the leaves make `(args, kwargs)`.
     """
 
     module: torch.nn.Module

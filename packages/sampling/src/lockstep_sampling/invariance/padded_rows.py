@@ -41,12 +41,8 @@ _UNTOLD = "mask"
 class PaddingFault:
     """The first operator whose rows depend on their padding.
 
-    Parameters
-    ----------
-    operator
-        The operator; the model's result where both runs make other calls before that.
-    relative
-        Largest difference of an element by the largest element of the compared ones.
+    operator: The operator; the model's result where both runs make other calls before that.
+    relative: Largest difference of an element by the largest element of the compared ones.
     """
 
     operator: Operator
@@ -57,14 +53,9 @@ class PaddingFault:
 class Padding:
     """What was found.
 
-    Parameters
-    ----------
-    told_by
-        The argument that tells the padding, or the padding token.
-    fault
-        The first operator that depends on it.
-    not_tried
-        Why it was not tried, or "".
+    told_by: The argument that tells the padding, or the padding token.
+    fault: The first operator that depends on it.
+    not_tried: Why it was not tried, or "".
     """
 
     told_by: str = ""

@@ -19,16 +19,10 @@ _DROPOUT = torch.ops.aten.native_dropout.default
 class KnownDraws:
     """What was drawn for the batch as given.
 
-    Parameters
-    ----------
-    rows
-        Of that batch.
-    values
-        Each draw, in order.
-    axes
-        Which axis of a draw has rows, by its number; absent where none has. Told by a batch that is twice as long.
-    is_interleaved
-        Whether an axis that has all places of all rows begins with the first place of each row.
+    rows: Of that batch.
+    values: Each draw, in order.
+    axes: Which axis of a draw has rows, by its number; absent where none has. Told by a batch that is twice as long.
+    is_interleaved: Whether an axis that has all places of all rows begins with the first place of each row.
     """
 
     rows: int
@@ -69,12 +63,8 @@ class KnownDraws:
 class RowDraws(TorchDispatchMode):
     """Keeps what operators draw, or has them give what is known.
 
-    Attributes
-    ----------
-    values
-        Each draw, in order.
-    hidden
-        Operators that draw inside and give no draw that could be replaced.
+    values: Each draw, in order.
+    hidden: Operators that draw inside and give no draw that could be replaced.
     """
 
     def __init__(self, known: KnownDraws | None = None, rows: Sequence[int] = ()) -> None:

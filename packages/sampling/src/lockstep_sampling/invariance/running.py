@@ -36,18 +36,11 @@ _HIDDEN = (str(Path(torch.__file__).parent) + os.sep, *own_folders())
 class Operator:
     """One call of an operator.
 
-    Parameters
-    ----------
-    name
-        As `torch.nn.functional.linear`.
-    module
-        Path of the module that calls it; "" for the model itself.
-    file, line
-        Where the model's code calls it.
-    outputs
-        Its results with floating-point numbers.
-    sources
-        Places of the operators whose results it is given.
+    name: As `torch.nn.functional.linear`.
+    module: Path of the module that calls it; "" for the model itself.
+    file, line: Where the model's code calls it.
+    outputs: Its results with floating-point numbers.
+    sources: Places of the operators whose results it is given.
     """
 
     name: str
@@ -68,14 +61,9 @@ class Operator:
 class Variant:
     """A batch whose rows stand among others than in the batch as given.
 
-    Parameters
-    ----------
-    name
-        How they do, for a person.
-    rows
-        Which row of the given batch each of its rows is.
-    compared
-        Which of its rows are compared.
+    name: How they do, for a person.
+    rows: Which row of the given batch each of its rows is.
+    compared: Which of its rows are compared.
     """
 
     name: str
@@ -122,16 +110,10 @@ def taken(inputs: Inputs, rows: Sequence[int], axis: int = 0) -> dict[str, torch
 class Run:
     """One run of a model.
 
-    Parameters
-    ----------
-    operators
-        Its calls of operators, in order.
-    result
-        What the model gives, as if by an operator.
-    draws
-        Random numbers that were drawn, in order.
-    hidden_draws
-        Operators that draw random numbers which cannot be given to the same rows again.
+    operators: Its calls of operators, in order.
+    result: What the model gives, as if by an operator.
+    draws: Random numbers that were drawn, in order.
+    hidden_draws: Operators that draw random numbers which cannot be given to the same rows again.
     """
 
     operators: list[Operator]

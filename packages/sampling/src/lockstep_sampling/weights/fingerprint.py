@@ -40,26 +40,15 @@ _MOST_SINGLE = 1 << 22
 class Fingerprint:
     """What is known of one tensor.
 
-    Parameters
-    ----------
-    name
-        Its logical name, see `lockstep_sampling.weights.logical_names`.
-    dtype, shape
-        As torch names them.
-    digests
-        By dtype, the digest of all bytes, as recordings have it.
-    rows, columns
-        By dtype, those of rows and of columns.
-    exact
-        The dtypes, besides its own, that hold its elements without rounding.
-    sketch
-        See `lockstep.recordings.sketch_of`; None where there is none.
-    not_finite
-        Number of NaN and infinite elements.
-    is_constant
-        Whether all elements are the same, so that equal contents do not tell which tensor it is.
-    unread
-        Why nothing is known of its numbers; "" where they are known.
+    name: Its logical name, see `lockstep_sampling.weights.logical_names`.
+    dtype, shape: As torch names them.
+    digests: By dtype, the digest of all bytes, as recordings have it.
+    rows, columns: By dtype, those of rows and of columns.
+    exact: The dtypes, besides its own, that hold its elements without rounding.
+    sketch: See `lockstep.recordings.sketch_of`; None where there is none.
+    not_finite: Number of NaN and infinite elements.
+    is_constant: Whether all elements are the same, so that equal contents do not tell which tensor it is.
+    unread: Why nothing is known of its numbers; "" where they are known.
     """
 
     name: str
@@ -83,14 +72,9 @@ class Fingerprint:
 def fingerprint_of(name: str, dtype: str, shape: Sequence[int], elements: Array) -> Fingerprint:
     """Take the fingerprint of a tensor.
 
-    Parameters
-    ----------
-    name
-        Its logical name.
-    dtype, shape
-        As torch names them: "bfloat16", (4, 128).
-    elements
-        Its elements, undecoded (bfloat16 as uint16), contiguous, shape (numel,).
+    name: Its logical name.
+    dtype, shape: As torch names them: "bfloat16", (4, 128).
+    elements: Its elements, undecoded (bfloat16 as uint16), contiguous, shape (numel,).
     """
     shape = tuple(shape)
     forms = {dtype: elements}

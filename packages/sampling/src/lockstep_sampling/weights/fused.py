@@ -40,14 +40,10 @@ class Parts(Protocol):
 class Fusion:
     """How a weight was put together.
 
-    Parameters
-    ----------
-    parts
-        Names of the weights of the other side, in order.
-    face, part_face
-        The side of the whole along which they stand one after the other, and which of their own sides that is.
-    groups
-        In how many groups each gives its share.
+    parts: Names of the weights of the other side, in order.
+    face, part_face: The side of the whole along which they stand one after the other, and which of their own sides that
+        is.
+    groups: In how many groups each gives its share.
     """
 
     parts: tuple[str, ...]
@@ -76,10 +72,7 @@ class Fusion:
 class Fusions:
     """Tells which weights were put together of the whole weights of the other side.
 
-    Parameters
-    ----------
-    others
-        The weights of the other side.
+    others: The weights of the other side.
     """
 
     def __init__(self, others: Iterable[Parts]) -> None:
@@ -131,12 +124,9 @@ _FACES = tuple((face, part_face) for face in Face for part_face in Face)
 class _Known:
     """Whose each digest is.
 
-    Parameters
-    ----------
-    digests
-        By the name of the weight.
-    keys, owners_of_keys
-        The first half of each digest, sorted, and the number of the weight that has it; -1 where two have it.
+    digests: By the name of the weight.
+    keys, owners_of_keys: The first half of each digest, sorted, and the number of the weight that has it; -1 where two
+        have it.
     """
 
     digests: dict[str, Digests]

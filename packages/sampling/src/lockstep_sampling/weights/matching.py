@@ -33,12 +33,8 @@ COPY = "a copy of it (tied)"
 class Weight:
     """A weight of one side: whole, or in a part for each rank.
 
-    Parameters
-    ----------
-    name
-        Its logical name.
-    parts
-        One, or one for each rank where they are not the same.
+    name: Its logical name.
+    parts: One, or one for each rank where they are not the same.
     """
 
     name: str
@@ -60,14 +56,9 @@ class Weight:
 class Pair:
     """Weights of the two sides that belong together.
 
-    Parameters
-    ----------
-    reference, candidate
-        Their names; several where they were put together.
-    relation
-        How they relate.
-    how
-        How they were put together; "" for one and one.
+    reference, candidate: Their names; several where they were put together.
+    relation: How they relate.
+    how: How they were put together; "" for one and one.
     """
 
     reference: tuple[str, ...]

@@ -32,16 +32,10 @@ _VERSION = 1
 class Note:
     """A note as it stands in a file.
 
-    Parameters
-    ----------
-    name
-        Which model, or which moment, as the script called it.
-    step
-        The version of the weights.
-    rank
-        Of the process.
-    path
-        The file.
+    name: Which model, or which moment, as the script called it.
+    step: The version of the weights.
+    rank: Of the process.
+    path: The file.
     """
 
     name: str
@@ -66,13 +60,7 @@ def notes_in(folder: Path) -> list[Note]:
 
 
 def write_note(path: Path, tensors: Sequence[Fingerprint]) -> None:
-    """Write a note; one that is there is replaced.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Write a note; one that is there is replaced. Raises OSError if it cannot be written."""
     digests: list[Digests] = []
     count = 0
     index: list[dict[str, Any]] = []
@@ -105,13 +93,7 @@ def _facts(tensor: Fingerprint) -> dict[str, Any]:
 
 
 def read_note(path: Path) -> list[Fingerprint]:
-    """Read a note.
-
-    Raises
-    ------
-    CorruptError
-        If the file is damaged, or no note.
-    """
+    """Read a note. Raises CorruptError if the file is damaged, or no note."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             index = json.loads(stored["index"].tobytes())

@@ -22,14 +22,9 @@ Numbers = tuple[int, ...]
 class Assembly:
     """A weight, and those of the other side whose contents it has.
 
-    Parameters
-    ----------
-    whole
-        Its name.
-    parts
-        The names of the others, in their order.
-    siblings
-        All names of the side that has the parts, in its order, each with its dtype.
+    whole: Its name.
+    parts: The names of the others, in their order.
+    siblings: All names of the side that has the parts, in its order, each with its dtype.
     """
 
     whole: str

@@ -47,16 +47,10 @@ class Standing(enum.Enum):
 class Relation:
     """How a pair relates.
 
-    Parameters
-    ----------
-    standing
-        In one word.
-    dtype
-        The dtype of the cast; "" for none.
-    words
-        More, for a person.
-    relative
-        Norm of the difference by that of the reference, estimated; None where it cannot be told.
+    standing: In one word.
+    dtype: The dtype of the cast; "" for none.
+    words: More, for a person.
+    relative: Norm of the difference by that of the reference, estimated; None where it cannot be told.
     """
 
     standing: Standing
@@ -74,14 +68,9 @@ class Relation:
 class Whole:
     """Weights of one side as one tensor.
 
-    Parameters
-    ----------
-    parts
-        Its tensors, in order.
-    face
-        The side along which they stand one after the other.
-    groups
-        In how many groups each gives its share.
+    parts: Its tensors, in order.
+    face: The side along which they stand one after the other.
+    groups: In how many groups each gives its share.
     """
 
     parts: tuple[Fingerprint, ...]
@@ -136,12 +125,8 @@ def interleaved(parts: Sequence[Digests], groups: int) -> Digests | None:
 def relation_of(reference: Whole, candidate: Whole, *, is_transposed: bool = False) -> Relation:
     """Return how two weights relate.
 
-    Parameters
-    ----------
-    reference, candidate
-        Each of the faces along which they are compared.
-    is_transposed
-        Whether one's rows may be the other's columns.
+    reference, candidate: Each of the faces along which they are compared.
+    is_transposed: Whether one's rows may be the other's columns.
     """
     unread = [part for side in (reference, candidate) for part in side.parts if part.unread]
     if unread:

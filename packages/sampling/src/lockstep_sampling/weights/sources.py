@@ -39,12 +39,8 @@ _TAKEN = "give notes of lockstep.weights, a .safetensors or .pt checkpoint (a fi
 class Version:
     """The weights of one side at one moment.
 
-    Parameters
-    ----------
-    step
-        Its number; None where nothing tells it.
-    load
-        Reads the weights of each rank.
+    step: Its number; None where nothing tells it.
+    load: Reads the weights of each rank.
     """
 
     step: int | None
@@ -60,12 +56,8 @@ class Version:
 class Side:
     """One side.
 
-    Parameters
-    ----------
-    path
-        As it was given.
-    versions
-        In order of their steps.
+    path: As it was given.
+    versions: In order of their steps.
     """
 
     path: Path
@@ -79,12 +71,7 @@ class Side:
 def open_side(path: Path, name: str = "", form: str = "") -> Side:
     """Open one side; `name` chooses among notes of several names, `form` says which other tool wrote it.
 
-    Raises
-    ------
-    UsageError
-        If it is nothing that has weights.
-    RecordingError
-        If a file is damaged.
+    Raises UsageError if it is nothing that has weights. Raises RecordingError if a file is damaged.
     """
     if form or url_of(path):
         recording = open_recording(path, form=form)

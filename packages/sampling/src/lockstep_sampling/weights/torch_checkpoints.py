@@ -20,10 +20,7 @@ _KEYS = ("state_dict", "model_state_dict", "model", "module")
 def fingerprints_in(path: Path) -> list[Fingerprint]:
     """Return the fingerprints of a checkpoint's weights.
 
-    Raises
-    ------
-    UsageError
-        If it cannot be read without running code, or holds no tensors by name.
+    Raises UsageError if it cannot be read without running code, or holds no tensors by name.
     """
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)

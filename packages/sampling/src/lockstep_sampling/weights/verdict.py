@@ -17,12 +17,8 @@ from lockstep_sampling.weights.sources import Side, Version
 class Stale:
     """Weights that a pair had at a different version.
 
-    Parameters
-    ----------
-    step
-        Of that version.
-    is_own
-        Whether it is one of the candidate itself, rather than of the reference.
+    step: Of that version.
+    is_own: Whether it is one of the candidate itself, rather than of the reference.
     """
 
     step: int | None
@@ -33,18 +29,11 @@ class Stale:
 class Judged:
     """The weights of the candidate at one version, beside the reference's.
 
-    Parameters
-    ----------
-    reference_step, candidate_step
-        Their versions.
-    matching
-        All pairs.
-    stale
-        By the place of a differing pair, the version that it equals.
-    moved
-        By the place of a differing pair, the weight of the reference that the candidate's is equal to.
-    whole
-        The version of the reference that all weights are equal to, where it is not the one that they should be.
+    reference_step, candidate_step: Their versions.
+    matching: All pairs.
+    stale: By the place of a differing pair, the version that it equals.
+    moved: By the place of a differing pair, the weight of the reference that the candidate's is equal to.
+    whole: The version of the reference that all weights are equal to, where it is not the one that they should be.
     """
 
     reference_step: int | None
@@ -84,14 +73,9 @@ class Judged:
 class Judgement:
     """All versions that both sides have.
 
-    Parameters
-    ----------
-    reference, candidate
-        Paths, as they were given.
-    judged
-        In order of steps.
-    left_out
-        Steps of the candidate that the reference lacks.
+    reference, candidate: Paths, as they were given.
+    judged: In order of steps.
+    left_out: Steps of the candidate that the reference lacks.
     """
 
     reference: Path
@@ -112,12 +96,7 @@ class Judgement:
 def judge(reference: Side, candidate: Side, steps: StepSelection | None = None) -> Judgement:
     """Compare all versions that both sides have; the newest ones where they share none.
 
-    Raises
-    ------
-    UsageError
-        If a side has no weights, or none of the chosen steps.
-    RecordingError
-        If a file is damaged.
+    Raises UsageError if a side has no weights, or none of the chosen steps. Raises RecordingError if a file is damaged.
     """
     for side in (reference, candidate):
         if not side.versions:

@@ -40,16 +40,10 @@ _ENDING_S = 5.0
 class Application:
     """A version that is deployed.
 
-    Parameters
-    ----------
-    name
-        In the cluster, where no other has it.
-    source
-        What its replicas open.
-    scale
-        How many of them there are.
-    cpus
-        Of a node that each takes, as Ray counts them.
+    name: In the cluster, where no other has it.
+    source: What its replicas open.
+    scale: How many of them there are.
+    cpus: Of a node that each takes, as Ray counts them.
     """
 
     def __init__(self, name: str, source: Source, scale: Scale, *, cpus: float) -> None:

@@ -33,14 +33,9 @@ _OBJECT_STORE_BYTES = 256 << 20
 class Connection:
     """A cluster that this process has joined.
 
-    Parameters
-    ----------
-    folder
-        Of the files of a cluster that was begun here; None of another.
-    prefix
-        Of the names of this server's applications; it has the number by which Ray knows this process.
-    began_serve
-        Whether Ray Serve was not there before.
+    folder: Of the files of a cluster that was begun here; None of another.
+    prefix: Of the names of this server's applications; it has the number by which Ray knows this process.
+    began_serve: Whether Ray Serve was not there before.
     """
 
     folder: Path | None
@@ -70,10 +65,7 @@ class Connection:
 def connected(address: str | None) -> Connection:
     """Join the cluster at an address, or begin one that this machine alone can reach.
 
-    Raises
-    ------
-    UsageError
-        If Ray is not installed, or no cluster of it answers at the address.
+    Raises UsageError if Ray is not installed, or no cluster of it answers at the address.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # What still runs after the end would begin a cluster of its own.

@@ -13,10 +13,7 @@ _BLOCK_BYTES = 1 << 20
 def contents_of(path: Path) -> dict[str, str]:
     """A checksum of a file, or of each file of a folder, by its name there; not of what Python keeps beside.
 
-    Raises
-    ------
-    UsageError
-        If it is not there.
+    Raises UsageError if it is not there.
     """
     if not path.exists():
         raise UsageError(f"{path}: is not there; every node needs the models at the same path")
@@ -27,10 +24,7 @@ def contents_of(path: Path) -> dict[str, str]:
 def refuse_other(path: Path, contents: dict[str, str]) -> None:
     """Refuse a version that does not hold what it holds elsewhere; a file more does not matter.
 
-    Raises
-    ------
-    UsageError
-        If a file is missing, or another.
+    Raises UsageError if a file is missing, or another.
     """
     found = contents_of(path)
     for name, checksum in contents.items():

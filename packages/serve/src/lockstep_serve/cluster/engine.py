@@ -18,12 +18,8 @@ _OPENED_AT_ONCE = 4
 class ClusterEngine:
     """Runs versions in a cluster of Ray.
 
-    Parameters
-    ----------
-    address
-        Of the cluster, as `ray start` has told it; None begins one of this machine.
-    scale
-        How many replicas a version has.
+    address: Of the cluster, as `ray start` has told it; None begins one of this machine.
+    scale: How many replicas a version has.
     """
 
     def __init__(self, address: str | None, scale: Scale) -> None:

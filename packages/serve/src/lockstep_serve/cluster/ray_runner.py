@@ -29,16 +29,10 @@ _BEGINNING_S = 60.0
 class RayRunner:
     """Has runs of a deployment's replicas; it holds nothing of a run, so it may stand for several runners.
 
-    Parameters
-    ----------
-    handle
-        Of the deployment.
-    platform, signature
-        As a replica has told them.
-    timeout_s
-        How long a run may take, which the replica sees to.
-    release
-        Lets go of the deployment; may be called more than once.
+    handle: Of the deployment.
+    platform, signature: As a replica has told them.
+    timeout_s: How long a run may take, which the replica sees to.
+    release: Lets go of the deployment; may be called more than once.
     """
 
     def __init__(

@@ -25,19 +25,11 @@ class RefusedError(Exception):
 class Replica:
     """The class that Ray runs, once for each replica.
 
-    Parameters
-    ----------
-    path, device, settings
-        Of the version's `Source`; strings and plain numbers, as they come by the network.
-    contents
-        What `contents_of` gave of the version where the server is: two nodes are not to answer by two models.
-    timeout_s
-        How long a run may take.
+    path, device, settings: Of the version's `Source`; strings and plain numbers, as they come by the network.
+    contents: What `contents_of` gave of the version where the server is: two nodes are not to answer by two models.
+    timeout_s: How long a run may take.
 
-    Raises
-    ------
-    RefusedError
-        If the version cannot be opened on this node.
+    Raises RefusedError if the version cannot be opened on this node.
     """
 
     def __init__(

@@ -33,15 +33,10 @@ _FROM_NOTHING = (rules.expanded, rules.tiled, rules.filled, rules.random)
 def applied(label: str, call: Call, rule: Rule | None, count: int = 1) -> list[Value]:
     """The results of an operator.
 
-    Parameters
-    ----------
-    label
-        Names it where it brings instances together.
-    call, rule
-        Its operands, and how it treats the batch axis; None where no rule is known, which is fine while no operand
-        depends on the instances.
-    count
-        How many results it has.
+    label: Names it where it brings instances together.
+    call, rule: Its operands, and how it treats the batch axis; None where no rule is known, which is fine while no
+        operand depends on the instances.
+    count: How many results it has.
     """
     options = dict(_values(call.options))
     mixed = next((one.mixed for one in (*call.given, *options.values()) if one.mixed), "")

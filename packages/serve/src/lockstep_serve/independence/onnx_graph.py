@@ -36,12 +36,8 @@ _OLDEST = 7
 def mixing(path: Path, without: Collection[str] = ()) -> str:
     """Why the instances of a model's batch are not shown to be independent; empty where they are.
 
-    Parameters
-    ----------
-    path
-        Of the model.
-    without
-        Inputs that have no batch axis.
+    path: Of the model.
+    without: Inputs that have no batch axis.
     """
     model = onnx.load(path, load_external_data=False)
     if model.functions:

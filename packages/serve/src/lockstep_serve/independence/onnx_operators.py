@@ -18,18 +18,11 @@ from lockstep_serve.independence.values import Call, Mixes, NotListed, Rule, Val
 class Operator:
     """How an operator is seen by its rule.
 
-    Parameters
-    ----------
-    rule
-        What it does with a batch axis; None where that is not known.
-    attributes
-        By the attribute's name: the option's, and its default.
-    options
-        Operands that are options, by their place.
-    fixed
-        Options that are the same for each of its nodes.
-    only
-        Operands that are data; others are left out. None for all.
+    rule: What it does with a batch axis; None where that is not known.
+    attributes: By the attribute's name: the option's, and its default.
+    options: Operands that are options, by their place.
+    fixed: Options that are the same for each of its nodes.
+    only: Operands that are data; others are left out. None for all.
     """
 
     rule: Rule | None = None
@@ -41,13 +34,7 @@ class Operator:
     def prepared(
         self, call: Call, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
     ) -> Call:
-        """The call with what only this kind of graph has.
-
-        Raises
-        ------
-        Mixes
-            If its options are not known.
-        """
+        """The call with what only this kind of graph has. Raises Mixes if its options are not known."""
         if self.only is not None:
             picked = [inputs[at] if at < len(inputs) else None for at in self.only]
             others = [one for at, one in enumerate(call.tensors) if at not in self.only and one]

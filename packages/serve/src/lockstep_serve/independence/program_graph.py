@@ -38,12 +38,8 @@ def mixing(program: Any, without: Collection[str] = ()) -> str:
 
     Operators that are in no table are taken apart into those of torch's core, and looked at again.
 
-    Parameters
-    ----------
-    program
-        A `torch.export.ExportedProgram`.
-    without
-        Inputs that have no batch axis.
+    program: A `torch.export.ExportedProgram`.
+    without: Inputs that have no batch axis.
     """
     found = ""
     tables: list[Any] = [None, {}, torch.export.default_decompositions()]

@@ -34,13 +34,9 @@ class NotListed(Mixes):
 class Place:
     """Which axis counts instances: element `(o * instances + i) * inner + n` of it is of instance i.
 
-    Parameters
-    ----------
-    axis
-        Its number.
-    outer, inner
-        How many blocks of all instances it has, and how many elements each instance has in a block; 1 and 1 where it
-        counts instances alone. `outer` is None where all elements along the axis are equal.
+    axis: Its number.
+    outer, inner: How many blocks of all instances it has, and how many elements each instance has in a block; 1 and 1
+        where it counts instances alone. `outer` is None where all elements along the axis are equal.
     """
 
     axis: int
@@ -68,20 +64,12 @@ class Content(Enum):
 class Value:
     """One value of a graph.
 
-    Parameters
-    ----------
-    shape
-        Its extents; None where not even their number is known.
-    place
-        Its batch axis; None where it is the same in every batch.
-    numbers
-        Small whole numbers that are known: an array of `Extent`. These may depend on the number of instances.
-    content, stride
-        Whether it holds numbers of instances, as an index by which each finds its own.
-    below
-        Its numbers are whole, and from 0 to below this; None where that is not known.
-    mixed
-        The node that brought instances together on the way here, and how; empty where none did.
+    shape: Its extents; None where not even their number is known.
+    place: Its batch axis; None where it is the same in every batch.
+    numbers: Small whole numbers that are known: an array of `Extent`. These may depend on the number of instances.
+    content, stride: Whether it holds numbers of instances, as an index by which each finds its own.
+    below: Its numbers are whole, and from 0 to below this; None where that is not known.
+    mixed: The node that brought instances together on the way here, and how; empty where none did.
     """
 
     shape: Shape | None
@@ -94,13 +82,7 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """How many axes it has.
-
-        Raises
-        ------
-        Mixes
-            If that is not known.
-        """
+        """How many axes it has. Raises Mixes if that is not known."""
         if self.shape is None:
             raise Mixes("has an input of which the number of axes is not known")
         return len(self.shape)
@@ -120,14 +102,9 @@ class Value:
 class Call:
     """An operator with its operands, as the rules see it in graphs of either kind.
 
-    Parameters
-    ----------
-    tensors
-        Operands that are data; None where one is left out.
-    options
-        By name: attributes, and operands that say how (axes, sizes), each as Python has it or as a `Value`.
-    shapes
-        Of its results, where they are known.
+    tensors: Operands that are data; None where one is left out.
+    options: By name: attributes, and operands that say how (axes, sizes), each as Python has it or as a `Value`.
+    shapes: Of its results, where they are known.
     """
 
     tensors: Sequence[Value | None]
@@ -148,38 +125,20 @@ class Call:
 
     @property
     def result(self) -> Shape:
-        """The shape of the first result.
-
-        Raises
-        ------
-        Mixes
-            If it is not known.
-        """
+        """The shape of the first result. Raises Mixes if it is not known."""
         if not self.shapes or self.shapes[0] is None:
             raise Mixes("has a result whose shape is not known")
         return self.shapes[0]
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """A whole number among the options.
-
-        Raises
-        ------
-        Mixes
-            If it is not known.
-        """
+        """A whole number among the options. Raises Mixes if it is not known."""
         found = self.several(name, None if default is None else [default])
         if len(found) != 1:
             raise Mixes(f"has a {name} that is not known")
         return found[0]
 
     def several(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """Whole numbers among the options.
-
-        Raises
-        ------
-        Mixes
-            If they are not known.
-        """
+        """Whole numbers among the options. Raises Mixes if they are not known."""
         found = self.options.get(name)
         if found is None:
             found = default
@@ -209,10 +168,7 @@ def numbers_alone(value: Value) -> str:
 def placed(shape: Shape | None, place: Place | None) -> Value:
     """A value with its batch axis.
 
-    Raises
-    ------
-    Mixes
-        If another axis depends on the number of instances too, or its own does otherwise.
+    Raises Mixes if another axis depends on the number of instances too, or its own does otherwise.
     """
     if place is None:
         if shape is not None and any(one.of_instances for one in shape):

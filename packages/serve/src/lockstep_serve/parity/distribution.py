@@ -19,10 +19,7 @@ class Errors:
     probability kept / seen (J. S. Vitter, Random Sampling with a Reservoir, ACM TOMS 11 (1985), algorithm R). The
     largest is exact.
 
-    Parameters
-    ----------
-    draw
-        What the sample is drawn by.
+    draw: What the sample is drawn by.
     """
 
     def __init__(self, draw: Random) -> None:

@@ -35,19 +35,13 @@ class Outcome(str, Enum):
 class Judged:
     """One output of a request.
 
-    Parameters
-    ----------
-    output
-        Its name.
-    outcome
-        What is said of it.
-    difference, tolerance, noise
-        Relative Euclidean distances, `|s - r| / max(|s|, |r|)`: the served model's, what it may be, and what moving
-        every number to a neighbour makes of the reference; NaN where there is none.
-    words
-        What else there is to say.
-    top1_same, top1_of
-        In how many rows, and of how many, the largest element is at the same place; 0 of 0 where an output has none.
+    output: Its name.
+    outcome: What is said of it.
+    difference, tolerance, noise: Relative Euclidean distances, `|s - r| / max(|s|, |r|)`: the served model's, what it
+        may be, and what moving every number to a neighbour makes of the reference; NaN where there is none.
+    words: What else there is to say.
+    top1_same, top1_of: In how many rows, and of how many, the largest element is at the same place; 0 of 0 where an
+        output has none.
     """
 
     output: str
@@ -78,16 +72,10 @@ def judged(
     Single elements that are far off where nearly all others are equal differ whatever the distance is, and so do those
     of one magnitude that are further off than their own noise (`magnitudes`).
 
-    Parameters
-    ----------
-    output
-        Its name.
-    reference, served
-        What both gave.
-    inputs
-        What both were given.
-    moved
-        What the reference gives there with its numbers moved; nothing where none could be.
+    output: Its name.
+    reference, served: What both gave.
+    inputs: What both were given.
+    moved: What the reference gives there with its numbers moved; nothing where none could be.
     """
     if (reference.shape, reference.dtype) != (served.shape, served.dtype):
         own = f"{reference.dtype}{list(reference.shape)}"
@@ -141,14 +129,9 @@ def judged_within(output: str, reference: Array, served: Array, tolerance: float
     It agrees where its relative Euclidean distance is within a tolerance that somebody has given; rounding is not asked
     after. Whole numbers and texts are counted and not judged: whether a step of quantisation tipped them is not known.
 
-    Parameters
-    ----------
-    output
-        Its name.
-    reference, served
-        What both gave; floats may be of another width each.
-    tolerance
-        What the distance may be; None where nobody has given one, so that nothing is judged.
+    output: Its name.
+    reference, served: What both gave; floats may be of another width each.
+    tolerance: What the distance may be; None where nobody has given one, so that nothing is judged.
     """
     floats = reference.dtype.kind == served.dtype.kind == "f"
     if reference.shape != served.shape or (reference.dtype != served.dtype and not floats):

@@ -21,12 +21,8 @@ _FEWEST = 16
 class Band:
     """Elements of about one size that are further off than they may be.
 
-    Parameters
-    ----------
-    size
-        Root mean square of the reference there.
-    difference, tolerance
-        Root mean squares: of the difference, and of what it may be.
+    size: Root mean square of the reference there.
+    difference, tolerance: Root mean squares: of the difference, and of what it may be.
     """
 
     size: float
@@ -43,14 +39,9 @@ def band_beyond(
     sqrt n)` times what moving all numbers to their neighbours makes of these very elements; and `NOISE_MARGIN`
     roundings of the largest element, which is what kernels that approximate a function leave out at its flat end.
 
-    Parameters
-    ----------
-    reference, served
-        Results of one shape and dtype, finite at the same places.
-    moved
-        What the reference gives with its numbers moved.
-    relative_floor
-        What rounds in an operator of which nothing is known, relative to the size of its result.
+    reference, served: Results of one shape and dtype, finite at the same places.
+    moved: What the reference gives with its numbers moved.
+    relative_floor: What rounds in an operator of which nothing is known, relative to the size of its result.
     """
     kept = np.isfinite(reference) & np.isfinite(served)
     for one in moved:

@@ -13,17 +13,10 @@ def matched(
 ) -> dict[str, str]:
     """The reference's names by those of the served model.
 
-    Parameters
-    ----------
-    what
-        "takes" or "gives", as errors say it.
-    served, reference
-        Inputs of both, or outputs of both.
+    what: "takes" or "gives", as errors say it.
+    served, reference: Inputs of both, or outputs of both.
 
-    Raises
-    ------
-    UsageError
-        If they are neither of the same names, nor as many of the same kinds in the same order.
+    Raises UsageError if they are neither of the same names, nor as many of the same kinds in the same order.
     """
     own, others = [one.name for one in served], [one.name for one in reference]
     by_name = set(own) <= set(others) and (what == "gives" or len(own) == len(others))

@@ -34,12 +34,8 @@ _CODE = "_quantized"
 class Layer:
     """One node of the float graph.
 
-    Parameters
-    ----------
-    name, operator, value
-        The node, what it does, and the value that it gives.
-    before, error
-        Relative Euclidean distances between both graphs: the largest of what comes in, and of what goes out.
+    name, operator, value: The node, what it does, and the value that it gives.
+    before, error: Relative Euclidean distances between both graphs: the largest of what comes in, and of what goes out.
     """
 
     name: str
@@ -76,12 +72,8 @@ def float_values(nodes: Sequence[Any], values: Mapping[str, Array]) -> dict[str,
     A value that is quantised and dequantised is what comes out of that, as its readers see it. Codes are multiplied by
     their scale. What exists as codes alone, with no scale that is known, is left out.
 
-    Parameters
-    ----------
-    nodes
-        Of the quantised graph.
-    values
-        Its values by name, initialisers among them.
+    nodes: Of the quantised graph.
+    values: Its values by name, initialisers among them.
     """
     found = {name: one for name, one in values.items() if one.dtype.kind == "f"}
     quantised_from = {}
@@ -120,13 +112,7 @@ def layers_of(
 
 
 def write_layers(path: Path, layers: Sequence[Layer]) -> None:
-    """Write a table of layers.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Write a table of layers. Raises OSError if it cannot be written."""
     with path.open("w", newline="") as stream:
         table = csv.writer(stream)
         table.writerow(["layer", "operator", "value", "error_before", "error", "sqnr_db"])

@@ -40,10 +40,7 @@ class ReferenceSource(Source):
     def open(self) -> Servable:
         """Open it, and a copy whose numbers are moved, where its kind has such and rounding is what is asked after.
 
-        Raises
-        ------
-        UsageError
-            If it takes or gives something else than the served model.
+        Raises UsageError if it takes or gives something else than the served model.
         """
         plain = Source(self.path, self.device, {"batches": False, "threads": 1}).open()
         served = Path(self.settings["served"])
@@ -108,18 +105,11 @@ def _moved(plain: Servable) -> Servable | None:
 class Reference:
     """Takes a request's inputs and what was answered, and gives one text: the judgement as JSON.
 
-    Parameters
-    ----------
-    plain, noisy
-        The reference, and a copy with its numbers moved.
-    names
-        Of its tensors, by those of the served model.
-    allowed
-        What outputs may be off; None for what rounding makes.
-    served, path
-        The two files.
-    kept
-        The folder of the first request that differs; None where none is kept.
+    plain, noisy: The reference, and a copy with its numbers moved.
+    names: Of its tensors, by those of the served model.
+    allowed: What outputs may be off; None for what rounding makes.
+    served, path: The two files.
+    kept: The folder of the first request that differs; None where none is kept.
     """
 
     platform = "lockstep"

@@ -111,18 +111,11 @@ class Parity:
 class Shadow:
     """The reference of one model.
 
-    Parameters
-    ----------
-    model
-        Its name.
-    runner
-        Of the reference (`parity.reference.Reference`), in a process of its own.
-    share
-        Chance by which an answered request is compared, each by a draw of its own; 1 for all.
-    version
-        Which is held against it: of another nobody said that it has this reference.
-    draw
-        Gives numbers from 0 to below 1; a generator of the shadow's own where none is given.
+    model: Its name.
+    runner: Of the reference (`parity.reference.Reference`), in a process of its own.
+    share: Chance by which an answered request is compared, each by a draw of its own; 1 for all.
+    version: Which is held against it: of another nobody said that it has this reference.
+    draw: Gives numbers from 0 to below 1; a generator of the shadow's own where none is given.
     """
 
     def __init__(

@@ -36,10 +36,7 @@ class Shadowing:
 async def begin_shadows(repository: Repository, shadowing: Shadowing) -> None:
     """Open the references and give each its model.
 
-    Raises
-    ------
-    UsageError
-        If one cannot be opened, has no model of its name, or takes or gives something else.
+    Raises UsageError if one cannot be opened, has no model of its name, or takes or gives something else.
     """
     references = {name: path for one in shadowing.paths for name, path in models_at(one)}
     models = {one.name for one in repository.index()}

@@ -26,17 +26,11 @@ _FACTS = "lockstep.quantized"
 class Tolerance:
     """Relative Euclidean distances that outputs may have.
 
-    Parameters
-    ----------
-    each
-        Of all outputs that `outputs` does not name; None where nothing is said of these.
-    outputs
-        By the output's name.
-    source
-        Who says so.
-    worst, samples
-        By the output's name, the error of the worst sample that was measured, and of how many it is the worst; nothing
-        where the tolerance is the user's word.
+    each: Of all outputs that `outputs` does not name; None where nothing is said of these.
+    outputs: By the output's name.
+    source: Who says so.
+    worst, samples: By the output's name, the error of the worst sample that was measured, and of how many it is the
+        worst; nothing where the tolerance is the user's word.
     """
 
     each: float | None
@@ -55,10 +49,7 @@ def tolerance_from(text: str) -> Tolerance:
 
     An SQNR of d dB is a relative distance of 10^(-d/20).
 
-    Raises
-    ------
-    UsageError
-        If it is none of these.
+    Raises UsageError if it is none of these.
     """
     match = re.fullmatch(r"(\d+(?:\.\d*)?(?:e-?\d+)?)\s*(dB)?", text.strip(), re.IGNORECASE)
     if match is not None:
@@ -115,10 +106,7 @@ class Exceeding:
     `n` samples and `k` requests are all of requests with probability `k! (n + k - j)! / ((k - j)! (n + k)!)`, whatever
     the distribution. Where it is below `CHANCE`, the model or its data are others than those that were measured.
 
-    Parameters
-    ----------
-    worst, samples
-        The largest error of so many samples.
+    worst, samples: The largest error of so many samples.
     """
 
     def __init__(self, worst: float, samples: int) -> None:

@@ -37,13 +37,7 @@ class TooLargeError(RequestError):
 
 
 def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
-    """A body without its compression.
-
-    Raises
-    ------
-    RequestError
-        If it is of another encoding, or too large.
-    """
+    """A body without its compression. Raises RequestError if it is of another encoding, or too large."""
     if encoding not in ("gzip", "deflate"):
         raise RequestError(f"content-encoding {encoding[:20]!r} is none of gzip, deflate")
     unpacking = zlib.decompressobj(47)  # finds either header by itself
@@ -71,13 +65,7 @@ def parts_of(body: bytes, length: str | None) -> tuple[memoryview, memoryview]:
 
 
 def loaded(text: bytes | memoryview) -> dict[str, Any]:
-    """The object that a text of JSON is.
-
-    Raises
-    ------
-    RequestError
-        If it is none.
-    """
+    """The object that a text of JSON is. Raises RequestError if it is none."""
     try:
         told = orjson.loads(text)
     except (
@@ -101,26 +89,14 @@ def dumped(told: dict[str, Any]) -> bytes:
 
 
 def text_of(value: Any, name: str) -> str:
-    """A text out of a request.
-
-    Raises
-    ------
-    RequestError
-        If it is none.
-    """
+    """A text out of a request. Raises RequestError if it is none."""
     if not isinstance(value, str):
         raise RequestError(f"{name} is not a text")
     return value
 
 
 def inputs_of(told: dict[str, Any], raw: memoryview) -> dict[str, Array]:
-    """The tensors of a request, by name.
-
-    Raises
-    ------
-    RequestError
-        If one is not as its datatype and shape have it.
-    """
+    """The tensors of a request, by name. Raises RequestError if one is not as its datatype and shape have it."""
     inputs: dict[str, Array] = {}
     at = 0
     for one in _objects(told, "inputs"):

@@ -21,10 +21,7 @@ LEAVING = "lockstep.leaving"
 def bounded_http(patience_s: float) -> type[asyncio.Protocol]:
     """The protocol of a connection on which the head of a request comes in time and with an end, or no request.
 
-    Parameters
-    ----------
-    patience_s
-        From the connection, or the first byte of a further request, to the end of its headers.
+    patience_s: From the connection, or the first byte of a further request, to the end of its headers.
     """
 
     class BoundedHttp(HttpToolsProtocol):

@@ -40,12 +40,8 @@ _CONTENTS = {
 class InferenceService:
     """Answers the calls of the service, each by the method of its name.
 
-    Parameters
-    ----------
-    repository
-        The models.
-    metrics
-        Counts what was asked.
+    repository: The models.
+    metrics: Counts what was asked.
     """
 
     def __init__(self, repository: Repository, metrics: Metrics) -> None:

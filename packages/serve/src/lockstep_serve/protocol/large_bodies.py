@@ -58,10 +58,7 @@ class _Bodies:
 class LargeBodies:
     """The process; it begins with the first large body.
 
-    Parameters
-    ----------
-    timeout_s
-        How long a request may take.
+    timeout_s: How long a request may take.
     """
 
     def __init__(self, *, timeout_s: float) -> None:
@@ -79,10 +76,7 @@ class LargeBodies:
     ) -> tuple[memoryview, memoryview]:
         """A request with raw tensors, or a response as it was asked for.
 
-        Raises
-        ------
-        RequestError
-            If it is no such body, or the process cannot be had.
+        Raises RequestError if it is no such body, or the process cannot be had.
         """
         async with self._beginning:
             if self._queue is None:

@@ -38,10 +38,7 @@ class InferResponse:
 async def answered(repository: Repository, request: InferRequest) -> InferResponse:
     """Hold a request against the model's signature, and run it.
 
-    Raises
-    ------
-    RequestError
-        If it is refused, or the model fails.
+    Raises RequestError if it is refused, or the model fails.
     """
     version = repository.get(request.model, request.version)
     check(version, request)
@@ -58,13 +55,7 @@ async def answered(repository: Repository, request: InferRequest) -> InferRespon
 
 
 def check(version: Version, request: InferRequest) -> None:
-    """Hold a request against the model's signature.
-
-    Raises
-    ------
-    RequestError
-        If names, datatypes or shapes are others.
-    """
+    """Hold a request against the model's signature. Raises RequestError if names, datatypes or shapes are others."""
     signature = version.signature
     specs = {one.name: one for one in signature.inputs}
     if request.inputs.keys() != specs.keys():

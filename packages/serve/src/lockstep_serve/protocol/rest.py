@@ -50,16 +50,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 class RestService:
     """Answers the protocol's addresses.
 
-    Parameters
-    ----------
-    repository
-        The models.
-    metrics
-        Counts what was asked.
-    most_bytes
-        How long a request may be.
-    patience_s
-        How long a client may take to send one.
+    repository: The models.
+    metrics: Counts what was asked.
+    most_bytes: How long a request may be.
+    patience_s: How long a client may take to send one.
     """
 
     def __init__(

@@ -43,26 +43,14 @@ def is_served(dtype: np.dtype[Any]) -> bool:
 
 
 def dtype_of(datatype: str, name: str) -> np.dtype[Any]:
-    """The element type that the protocol calls so.
-
-    Raises
-    ------
-    RequestError
-        If there is none.
-    """
+    """The element type that the protocol calls so. Raises RequestError if there is none."""
     if datatype not in _DTYPES:
         raise RequestError(f"{name}: datatype {datatype[:20]!r} is none of {', '.join(_DTYPES)}")
     return _DTYPES[datatype]
 
 
 def shape_of(values: Any, name: str) -> tuple[int, ...]:
-    """A shape out of a request.
-
-    Raises
-    ------
-    RequestError
-        If it is none.
-    """
+    """A shape out of a request. Raises RequestError if it is none."""
     if not isinstance(values, list):
         raise RequestError(f"{name}: its shape is not a list")
     size = 1
@@ -82,10 +70,7 @@ def tensor_from_raw(
 ) -> Array:
     """A tensor out of its bytes, little-endian, row-major; it is read-only where it lies in them.
 
-    Raises
-    ------
-    RequestError
-        If the bytes are not as many as its shape and datatype take.
+    Raises RequestError if the bytes are not as many as its shape and datatype take.
     """
     dtype, count = dtype_of(datatype, name), math.prod(shape)
     if dtype == BYTES:
@@ -115,10 +100,7 @@ def raw_from_tensor(tensor: Array) -> bytes:
 def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
     """A tensor out of a list of its elements, flat or nested.
 
-    Raises
-    ------
-    RequestError
-        If there are not as many, or one is not of the datatype.
+    Raises RequestError if there are not as many, or one is not of the datatype.
     """
     dtype, count = dtype_of(datatype, name), math.prod(shape)
     elements = data if isinstance(data, list) else [data]
@@ -155,10 +137,7 @@ def tensor_from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any
 def json_from_tensor(tensor: Array) -> list[Any]:
     """A tensor as a flat list of its elements.
 
-    Raises
-    ------
-    RequestError
-        If an element of BYTES is no text: those go as raw bytes only.
+    Raises RequestError if an element of BYTES is no text: those go as raw bytes only.
     """
     if tensor.dtype != BYTES:
         flat: list[Any] = tensor.ravel().tolist()

@@ -19,12 +19,8 @@ from lockstep_serve.servable import Array, Arrays
 def program_calls(path: Path, inputs: Arrays) -> Iterator[ReadCall]:
     """Return the calls of a program: one for each module, then one for each of its operators.
 
-    Parameters
-    ----------
-    path
-        Of a file that `torch.export.save` wrote.
-    inputs
-        By the names of its signature.
+    path: Of a file that `torch.export.save` wrote.
+    inputs: By the names of its signature.
     """
     program = torch.export.load(path)
     modules: dict[str, list[ReadTensor]] = {}

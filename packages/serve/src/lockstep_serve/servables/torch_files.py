@@ -23,14 +23,9 @@ SIGNATURE = "signature.json"
 class TorchServable:
     """A callable of torch over tensors in the order of the signature.
 
-    Parameters
-    ----------
-    run
-        Takes tensors and gives a tensor, or a sequence or mapping of them.
-    signature
-        Its tensors.
-    device
-        Where it runs.
+    run: Takes tensors and gives a tensor, or a sequence or mapping of them.
+    signature: Its tensors.
+    device: Where it runs.
     """
 
     platform = "pytorch"
@@ -71,12 +66,8 @@ class TorchServable:
 class ProgramServable(TorchServable):
     """A program of `torch.export`, whose graph can be looked into.
 
-    Parameters
-    ----------
-    program
-        The `ExportedProgram`.
-    signature, device
-        As of a `TorchServable`; its inputs in the program's order, by whatever names.
+    program: The `ExportedProgram`.
+    signature, device: As of a `TorchServable`; its inputs in the program's order, by whatever names.
     """
 
     def __init__(self, program: Any, signature: Signature, device: str) -> None:
@@ -102,13 +93,7 @@ def use_threads(threads: int) -> None:
 
 
 def open_exported(path: Path, device: str) -> TorchServable:
-    """Open a program that `torch.export.save` wrote.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
+    """Open a program that `torch.export.save` wrote. Raises UsageError if it is none."""
     import torch
 
     try:
@@ -132,10 +117,7 @@ def open_exported(path: Path, device: str) -> TorchServable:
 def _renamed(signature: Signature, beside: Path) -> Signature:
     """The same with the names that `signature.json` gives, where it lies there: a program calls its results by nodes.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If it lists other tensors than the program's.
+    Raises ValueError, KeyError, TypeError if it lists other tensors than the program's.
     """
     if not beside.is_file():
         return signature
@@ -169,10 +151,7 @@ def _most(program: Any) -> int | None:
 def open_scripted(path: Path, device: str) -> TorchServable:
     """Open a module of TorchScript, with the signature that lies beside it.
 
-    Raises
-    ------
-    UsageError
-        If it is none, or no signature lies there.
+    Raises UsageError if it is none, or no signature lies there.
     """
     import torch
 

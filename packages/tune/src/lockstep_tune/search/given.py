@@ -25,10 +25,7 @@ def command_with(
     `{folder}` in a word becomes the trial's folder, `{NAME}` the value of the parameter NAME. A parameter that stands
     in no word is given by its flag, its key or its variable.
 
-    Raises
-    ------
-    UsageError
-        If the command does not name the config file, or that has no such key.
+    Raises UsageError if the command does not name the config file, or that has no such key.
     """
     summaries = summaries_of(plan, folder)
     places = {"{folder}": str(folder), "{summaries}": str(summaries)}

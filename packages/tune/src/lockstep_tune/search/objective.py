@@ -14,17 +14,10 @@ from lockstep_tune.search.plan import Source, Target
 def objective_of(target: Target, log: Path, where: str) -> float | None:
     """Return what the target came to in a trial; None where it stands nowhere.
 
-    Parameters
-    ----------
-    log
-        What the trial printed.
-    where
-        The file or folder of the target, for this trial.
+    log: What the trial printed.
+    where: The file or folder of the target, for this trial.
 
-    Raises
-    ------
-    UsageError
-        If the package that reads event files is not installed.
+    Raises UsageError if the package that reads event files is not installed.
     """
     if target.source is Source.PRINTED:
         found = _printed(target.where, log)

@@ -56,17 +56,11 @@ class Source(str, enum.Enum):
 class Parameter:
     """One thing that is searched.
 
-    Parameters
-    ----------
-    name, kind
-        How it is called, and what values it takes.
-    low, high, log
-        The bounds of a number, both included, and whether it is drawn on a logarithmic scale.
-    choices
-        The values of a choice.
-    flag, key, variable
-        How the training gets it: a flag, a key of the config file, or a variable of the environment. At most one is
-        not "".
+    name, kind: How it is called, and what values it takes.
+    low, high, log: The bounds of a number, both included, and whether it is drawn on a logarithmic scale.
+    choices: The values of a choice.
+    flag, key, variable: How the training gets it: a flag, a key of the config file, or a variable of the environment.
+        At most one is not "".
     """
 
     name: str
@@ -84,16 +78,10 @@ class Parameter:
 class Target:
     """The number to make small or large.
 
-    Parameters
-    ----------
-    name
-        How it is called: the tag of TensorBoard, the key of a JSON line.
-    maximize
-        Whether more is better.
-    source, where
-        Where it is read: a pattern with one group for printed lines, else a file or folder.
-    best
-        Whether the best of its values counts, not the last.
+    name: How it is called: the tag of TensorBoard, the key of a JSON line.
+    maximize: Whether more is better.
+    source, where: Where it is read: a pattern with one group for printed lines, else a file or folder.
+    best: Whether the best of its values counts, not the last.
     """
 
     name: str
@@ -119,29 +107,17 @@ class Resources:
 class Plan:
     """The contents of a search file.
 
-    Parameters
-    ----------
-    parameters, target
-        What is searched, and for what.
-    command
-        The training's; empty where the file has none.
-    config
-        The training's own config file, whose keys are set; None for none.
-    flags
-        Whether a parameter without `flag`, `key` and `variable` is given as `--NAME VALUE`.
-    summaries
-        A folder in which each trial gets one of its own for its event files; None for the trial's folder.
-    sampler, pruner, warmup_steps, every
-        By which classes of Optuna values are drawn and trials are cut ("" for never), from which step on, and of which
-        steps it hears.
-    reference
-        A recording that each trial may not leave by a fault.
-    rules
-        Rules of `lockstep watch` that none may fire.
-    resources
-        What each trial takes of a cluster.
-    trials, processes, seed, where
-        How many, how many at a time, from which random numbers, and the file, for messages.
+    parameters, target: What is searched, and for what.
+    command: The training's; empty where the file has none.
+    config: The training's own config file, whose keys are set; None for none.
+    flags: Whether a parameter without `flag`, `key` and `variable` is given as `--NAME VALUE`.
+    summaries: A folder in which each trial gets one of its own for its event files; None for the trial's folder.
+    sampler, pruner, warmup_steps, every: By which classes of Optuna values are drawn and trials are cut ("" for never),
+        from which step on, and of which steps it hears.
+    reference: A recording that each trial may not leave by a fault.
+    rules: Rules of `lockstep watch` that none may fire.
+    resources: What each trial takes of a cluster.
+    trials, processes, seed, where: How many, how many at a time, from which random numbers, and the file, for messages.
     """
 
     parameters: tuple[Parameter, ...]
@@ -170,12 +146,8 @@ class Plan:
 def read_plan(path: Path) -> Plan:
     """Read the YAML file of a search.
 
-    Raises
-    ------
-    RecordingError
-        If it cannot be read.
-    UsageError
-        If something in it is wrong; the message begins with the file, the line and the key.
+    Raises RecordingError if it cannot be read. Raises UsageError if something in it is wrong; the message begins with
+    the file, the line and the key.
     """
     try:
         text = path.read_text("utf-8")

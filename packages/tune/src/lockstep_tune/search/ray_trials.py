@@ -40,21 +40,12 @@ class LostTrialError(Exception):
 class RayTrials:
     """Runs trials as tasks of Ray.
 
-    Parameters
-    ----------
-    address
-        Of the cluster; "" starts one on this machine, which ends with the search.
-    resources
-        The processors and accelerators that one trial takes.
-    at_once
-        How many trials run at a time, on a cluster that is started here.
-    task
-        Runs one trial, on a node.
+    address: Of the cluster; "" starts one on this machine, which ends with the search.
+    resources: The processors and accelerators that one trial takes.
+    at_once: How many trials run at a time, on a cluster that is started here.
+    task: Runs one trial, on a node.
 
-    Raises
-    ------
-    UsageError
-        If Ray is not installed, there is no cluster, or no node of it is large enough for 30 seconds.
+    Raises UsageError if Ray is not installed, there is no cluster, or no node of it is large enough for 30 seconds.
     """
 
     def __init__(
@@ -85,12 +76,7 @@ class RayTrials:
     def run(self, *arguments: object) -> Came:
         """Run one trial to its end, where there is room for it; `arguments` are those of the task.
 
-        Raises
-        ------
-        LostTrialError
-            If its node or its process is gone.
-        LockstepError
-            If no trial could be run so.
+        Raises LostTrialError if its node or its process is gone. Raises LockstepError if no trial could be run so.
         """
         try:
             came: Came = self._ray.get(self._task.remote(*arguments))

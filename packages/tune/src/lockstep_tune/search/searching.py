@@ -48,16 +48,10 @@ _MOST_FAILED = 3
 class Search:
     """A search in a folder.
 
-    Parameters
-    ----------
-    plan, command
-        What is searched, and the training's command.
-    folder
-        Where the journal and the trials lie; an absolute path.
-    limit_s
-        Seconds that one run of a trial may take; None for any.
-    place
-        Where the command was given, on a cluster; None elsewhere.
+    plan, command: What is searched, and the training's command.
+    folder: Where the journal and the trials lie; an absolute path.
+    limit_s: Seconds that one run of a trial may take; None for any.
+    place: Where the command was given, on a cluster; None elsewhere.
     """
 
     plan: Plan
@@ -69,17 +63,10 @@ class Search:
     def run(self, cluster: Callable[[], RayTrials] | None = None) -> optuna.Study:
         """Run trials until there are as many as planned; a killed worker is replaced.
 
-        Parameters
-        ----------
-        cluster
-            Joins a cluster on which trials run; None for processes of this machine.
+        cluster: Joins a cluster on which trials run; None for processes of this machine.
 
-        Raises
-        ------
-        OutputExistsError
-            If the folder is of a different search, or another process searches in it.
-        UsageError
-            If no trial could be run.
+        Raises OutputExistsError if the folder is of a different search, or another process searches in it. Raises
+        UsageError if no trial could be run.
         """
         with at_work(self.folder, shared=False, waits_s=_WAITS_S):
             mend_journal(self.folder)
@@ -213,12 +200,8 @@ def _work(search: Search, goes_on: Callable[[], bool]) -> None:
 def attempted(search: Search, number: int, version: str) -> Came:
     """Run a trial that the search has drawn, on the node of a cluster on which this is called.
 
-    Raises
-    ------
-    UsageError
-        If this is a different version of Lockstep, or the search's folder is not here.
-    LostTrialError
-        If the node ends: its trainings are ended with it, and have not failed by themselves.
+    Raises UsageError if this is a different version of Lockstep, or the search's folder is not here. Raises
+    LostTrialError if the node ends: its trainings are ended with it, and have not failed by themselves.
     """
     here = f"node {socket.gethostname()}"
     if version != VERSION:

@@ -60,10 +60,7 @@ NOT_TRIED = (Outcome.LOST, Outcome.REPEATED)
 def open_study(plan: Plan, folder: Path) -> optuna.Study:
     """Open the study of a folder, or make it.
 
-    Raises
-    ------
-    OutputExistsError
-        If the folder holds a different search, or cannot be written.
+    Raises OutputExistsError if the folder holds a different search, or cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -110,10 +107,7 @@ def at_work(folder: Path, *, shared: bool, waits_s: float = 0.0) -> Iterator[Non
 
     The system takes it from whoever is killed.
 
-    Raises
-    ------
-    OutputExistsError
-        If somebody else holds it, and still does after so many seconds.
+    Raises OutputExistsError if somebody else holds it, and still does after so many seconds.
     """
     until_s = time.monotonic() + waits_s
     with (folder / "lock").open("ab") as opened:
@@ -232,10 +226,7 @@ def concluded(
 def take_up(study: optuna.Study, folder: Path, worker: int | None) -> list[str]:
     """Give up trials whose worker is gone, and ask for their values again; returns a sentence for each.
 
-    Parameters
-    ----------
-    worker
-        The number of the process that is gone; None where all are.
+    worker: The number of the process that is gone; None where all are.
     """
     told = []
     trials = study.get_trials(deepcopy=False)

@@ -41,18 +41,11 @@ class Came:
 class Attempt:
     """A trial's command, in its folder.
 
-    Parameters
-    ----------
-    plan, command, values
-        What is searched, the training's command without its values, and these.
-    folder
-        Where it leaves what it writes; there already.
-    report
-        Is given each step with its loss; says whether the trial is to be cut.
-    goes_on
-        Whether whoever started this still lives.
-    limit_s
-        Seconds that one run may take; None for any.
+    plan, command, values: What is searched, the training's command without its values, and these.
+    folder: Where it leaves what it writes; there already.
+    report: Is given each step with its loss; says whether the trial is to be cut.
+    goes_on: Whether whoever started this still lives.
+    limit_s: Seconds that one run may take; None for any.
     """
 
     plan: Plan
@@ -64,13 +57,7 @@ class Attempt:
     limit_s: float | None = None
 
     def run(self) -> Came:
-        """Run it, and say what came of it.
-
-        Raises
-        ------
-        UsageError
-            If no trial could be run so.
-        """
+        """Run it, and say what came of it. Raises UsageError if no trial could be run so."""
         words, variables = command_with(self.plan, self.command, self.values, self.folder)
         environment = os.environ | variables
         if self.plan.reference is not None:

@@ -59,14 +59,9 @@ def first_view(graph: UnionGraph) -> dict[str, Any]:
 def boxes(laid_out: LaidOut, opened: frozenset[int], top: float, bottom: float) -> dict[str, Any]:
     """The boxes between two heights, and the lines that cross there.
 
-    Parameters
-    ----------
-    laid_out
-        The graph.
-    opened
-        Nodes that are opened.
-    top, bottom
-        Heights in pixels.
+    laid_out: The graph.
+    opened: Nodes that are opened.
+    top, bottom: Heights in pixels.
     """
     layout, graph = laid_out.layout(opened), laid_out.graph
     y, high = layout.y, layout.high

@@ -57,16 +57,10 @@ def built_graph(
 ) -> tuple[UnionGraph, Tensors]:
     """Both runs' calls of a step as nodes, modules around what they call, and the flow of tensors between them.
 
-    Parameters
-    ----------
-    title
-        What the step is called.
-    step
-        Its calls, aligned.
-    said
-        What the comparison says of its pairs.
-    origins
-        Those that are origins, the first one first.
+    title: What the step is called.
+    step: Its calls, aligned.
+    said: What the comparison says of its pairs.
+    origins: Those that are origins, the first one first.
     """
     graph = UnionGraph(title)
     graph.add(-1, title, "", "", REFERENCE | CANDIDATE)

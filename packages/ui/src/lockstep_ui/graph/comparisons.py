@@ -98,13 +98,7 @@ class ComparedPair:
             self._heard.notify_all()
 
     def graph(self, rank: str, step: int) -> LaidOut:
-        """The graph of a step, made where it is not there yet.
-
-        Raises
-        ------
-        NoGraphError
-            If it cannot be made.
-        """
+        """The graph of a step, made where it is not there yet. Raises NoGraphError if it cannot be made."""
         key = rank, step
         with self._asking:
             if key not in self._made:

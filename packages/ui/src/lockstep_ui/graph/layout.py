@@ -23,16 +23,10 @@ MOST_BESIDE = 3
 class Layout:
     """Boxes in order of the tree, and what flows between those that hold nothing opened.
 
-    Parameters
-    ----------
-    nodes, depths
-        Which, and how deep in the tree.
-    x, y, wide, high
-        Upper left corner and extents of each box, in pixels.
-    edges
-        From node, to node, sides.
-    place
-        By node its number among `nodes`.
+    nodes, depths: Which, and how deep in the tree.
+    x, y, wide, high: Upper left corner and extents of each box, in pixels.
+    edges: From node, to node, sides.
+    place: By node its number among `nodes`.
     """
 
     nodes: list[int]

@@ -25,22 +25,14 @@ NO_KIND = -1
 class UnionGraph:
     """Columns over nodes; node 0 is the step, and what is inside of a node has a greater number, in order of time.
 
-    Parameters
-    ----------
-    parent
-        The node around each, -1 for the step.
-    label, operator, module
-        What each is called: in short, its operator or class in full, and its path.
-    sides
-        Which run makes the call: `REFERENCE`, `CANDIDATE` or both.
-    own_kind, own_margin
-        The kind that matters most among the tensors of the call itself, as its place in
+    parent: The node around each, -1 for the step.
+    label, operator, module: What each is called: in short, its operator or class in full, and its path.
+    sides: Which run makes the call: `REFERENCE`, `CANDIDATE` or both.
+    own_kind, own_margin: The kind that matters most among the tensors of the call itself, as its place in
         `lockstep.report.comparison.kinds.KINDS`, and how many noise floors that tensor is apart; `NO_KIND` and None
         where it has none.
-    origins
-        Nodes that are origins, the first one first.
-    edges
-        From node, to node, sides, way.
+    origins: Nodes that are origins, the first one first.
+    edges: From node, to node, sides, way.
     """
 
     title: str
@@ -99,12 +91,8 @@ class UnionGraph:
 class Tensors:
     """The facts about every node's tensors, kept apart because a page asks for one node at a time.
 
-    Parameters
-    ----------
-    of_node
-        Per node a row per pair of tensors: `lockstep_ui.graph.building.tensor_row`.
-    flows
-        From node and row, to node and row, side, way.
+    of_node: Per node a row per pair of tensors: `lockstep_ui.graph.building.tensor_row`.
+    flows: From node and row, to node and row, side, way.
     """
 
     of_node: Sequence[Sequence[dict[str, Any]]]

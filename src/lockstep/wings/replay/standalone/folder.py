@@ -28,14 +28,9 @@ _IMPORTS = "from __future__ import annotations\n"
 class Smaller:
     """Inputs that are a part of the recorded ones.
 
-    Parameters
-    ----------
-    shapes
-        Of each input that was cut: as recorded, and now.
-    words
-        How it fails on them, and how that is known, in sentences.
-    verb
-        How the candidate came by its results on them: "recorded" or "computes".
+    shapes: Of each input that was cut: as recorded, and now.
+    words: How it fails on them, and how that is known, in sentences.
+    verb: How the candidate came by its results on them: "recorded" or "computes".
     """
 
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
@@ -47,26 +42,15 @@ class Smaller:
 class Background:
     """The facts about a proof beside its tensors.
 
-    Parameters
-    ----------
-    results
-        What the call gave, as recorded and as run again.
-    device
-        The device it was recorded on.
-    versions
-        Names and versions of what it ran with.
-    explanation
-        What it computes instead, in words, or "".
-    story
-        Why the runs part, in words, or "".
-    cannot_show
-        Why the test passes though they part, or "".
-    as_recorded
-        Whether what the candidate recorded is tested too, against the reference's call.
-    not_run
-        Calls of a module that the test does not run, with the reason.
-    smaller
-        What is told of inputs that are a part of the recorded ones; None for all of them.
+    results: What the call gave, as recorded and as run again.
+    device: The device it was recorded on.
+    versions: Names and versions of what it ran with.
+    explanation: What it computes instead, in words, or "".
+    story: Why the runs part, in words, or "".
+    cannot_show: Why the test passes though they part, or "".
+    as_recorded: Whether what the candidate recorded is tested too, against the reference's call.
+    not_run: Calls of a module that the test does not run, with the reason.
+    smaller: What is told of inputs that are a part of the recorded ones; None for all of them.
     """
 
     results: tuple[Result, ...]
@@ -85,19 +69,11 @@ def write_folder(
 ) -> None:
     """Write a test into a new folder, whole or not at all.
 
-    Parameters
-    ----------
-    folder
-        A new one.
-    proof, story
-        The test, and what is told of it.
-    original
-        The same on all of its inputs, where they are a part: a test in a folder of its own beside it.
+    folder: A new one.
+    proof, story: The test, and what is told of it.
+    original: The same on all of its inputs, where they are a part: a test in a folder of its own beside it.
 
-    Raises
-    ------
-    OutputExistsError
-        If the folder is there, or cannot be written.
+    Raises OutputExistsError if the folder is there, or cannot be written.
     """
     if folder.exists():
         raise OutputExistsError(f"{folder}: is there already; give another folder")

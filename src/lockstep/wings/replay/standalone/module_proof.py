@@ -29,17 +29,10 @@ _ALL_THERE_IS = 1 << 62
 def module_proof(module: ModuleCall, *, like_its_own: bool) -> Proof:
     """A test of a module's forward: its calls in their order, on what entered it.
 
-    Parameters
-    ----------
-    module
-        With whole tensors.
-    like_its_own
-        As `lockstep.replay.chains.chain.chained` takes it.
+    module: With whole tensors.
+    like_its_own: As `lockstep.replay.chains.chain.chained` takes it.
 
-    Raises
-    ------
-    CannotReplay
-        If none of its results can be held, or a call cannot be written down.
+    Raises CannotReplay if none of its results can be held, or a call cannot be written down.
     """
     chain = Chain(module, HERE, _ALL_THERE_IS)
     writer = _Writer(chain)

@@ -39,16 +39,10 @@ from lockstep.wings.replay.standalone.python_source import (
 class Limit:
     """The largest error that elements of a result may have.
 
-    Parameters
-    ----------
-    up_to
-        Largest size of these elements; None for all that are larger than those before.
-    allowed
-        Distance over the norm of the expected ones.
-    allowed_misrounded
-        Share that need not be the nearest number of the 16-bit dtype; None for no such limit.
-    rounded_to
-        That dtype: a gradient under autocast goes through it, and is float32; "" where there is no such limit.
+    up_to: Largest size of these elements; None for all that are larger than those before.
+    allowed: Distance over the norm of the expected ones.
+    allowed_misrounded: Share that need not be the nearest number of the 16-bit dtype; None for no such limit.
+    rounded_to: That dtype: a gradient under autocast goes through it, and is float32; "" where there is no such limit.
     """
 
     up_to: float | None
@@ -61,28 +55,16 @@ class Limit:
 class Proof:
     """One operator or update, ready to be written down.
 
-    Parameters
-    ----------
-    call
-        As recorded.
-    inputs, layouts
-        Tensors by the names that the lines have for them.
-    lines
-        Python that runs it on `values`, a mapping of these, and calls `check` for each result.
-    expected, limits
-        What has to come out, by the name that `check` is called with.
-    twice
-        The same of kernels that round before they add a bias, too; nothing for all else.
-    recorded
-        The same as they were recorded.
-    names
-        What `check` is called with for a result, by its role, index and occurrence.
-    refused
-        Results that the test does not hold, with the reason.
-    random
-        Whether it draws random numbers, from the state among the inputs.
-    modules
-        Modules that hold the custom functions which it calls.
+    call: As recorded.
+    inputs, layouts: Tensors by the names that the lines have for them.
+    lines: Python that runs it on `values`, a mapping of these, and calls `check` for each result.
+    expected, limits: What has to come out, by the name that `check` is called with.
+    twice: The same of kernels that round before they add a bias, too; nothing for all else.
+    recorded: The same as they were recorded.
+    names: What `check` is called with for a result, by its role, index and occurrence.
+    refused: Results that the test does not hold, with the reason.
+    random: Whether it draws random numbers, from the state among the inputs.
+    modules: Modules that hold the custom functions which it calls.
     """
 
     call: Call
@@ -126,17 +108,10 @@ class Proof:
 def proof_of(call: Call, *, like: Call | None = None) -> Proof:
     """A test of a recorded call on its own inputs.
 
-    Parameters
-    ----------
-    call
-        An operator or an update, with whole tensors.
-    like
-        The other run's call, whose plain arguments are used.
+    call: An operator or an update, with whole tensors.
+    like: The other run's call, whose plain arguments are used.
 
-    Raises
-    ------
-    CannotReplay
-        If it cannot be run again, or nothing of what it gives can be held.
+    Raises CannotReplay if it cannot be run again, or nothing of what it gives can be held.
     """
     if call.kind is CallKind.OPTIMIZER:
         proof = _update_proof(call)

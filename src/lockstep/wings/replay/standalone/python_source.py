@@ -35,13 +35,7 @@ _TAKEN = frozenset({
 
 
 def call_source(rebuilt: Rebuilt, passed: Mapping[int, str]) -> str:
-    """The call with the sources of its tensors by number.
-
-    Raises
-    ------
-    CannotReplay
-        If an argument cannot be written down.
-    """
+    """The call with the sources of its tensors by number. Raises CannotReplay if an argument cannot be written down."""
     name = rebuilt.op.rpartition(".")[2]
     if name in _PROPERTIES and rebuilt.op.startswith("torch.Tensor."):
         return f"{_source(rebuilt.args[0], passed)}.{name}"
@@ -58,10 +52,7 @@ def call_source(rebuilt: Rebuilt, passed: Mapping[int, str]) -> str:
 def settings_source(settings: Mapping[str, Any]) -> str:
     """Return the source of keyword arguments after a first one.
 
-    Raises
-    ------
-    CannotReplay
-        If a name is none, or a value cannot be written down.
+    Raises CannotReplay if a name is none, or a value cannot be written down.
     """
     if not all(key.isidentifier() for key in settings):
         raise CannotReplay("a setting has a name that is none")
