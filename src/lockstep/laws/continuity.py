@@ -64,10 +64,11 @@ class Continuity:
         for record in call.with_role(Role.PARAM_AFTER, Role.STATE_AFTER, Role.BUFFER):
             self._left[record.name] = record
         self._made |= {one.content.id for one in call.with_role(Role.OUTPUT)}
-        written = [one for one in taken if one.role is Role.INPUT]
-        results = call.with_role(Role.OUTPUT)
-        if written and results and writes_in_place(call.site.op):
-            self._left[written[0].name] = results[0]
+        if writes_in_place(call.site.op):  # into what it is given first, or into a list of these
+            held = {one.index: one.name for one in taken if one.role is Role.INPUT}
+            for result in call.with_role(Role.OUTPUT):
+                if result.index in held:
+                    self._left[held[result.index]] = result
 
 
 _TAKEN = (Role.PARAM, Role.STATE, Role.INPUT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -277,8 +277,11 @@ def _largest(gradients: Mapping[str, torch.Tensor]) -> float:
 # --- updates ----------------------------------------------------------------------------------------------------------
 
 
-def update_differences(of: TwoRuns) -> list[Difference]:
-    """Updates that the two optimizers make differently of the same parameter, gradient and state."""
+def update_differences(of: TwoRuns, alike: Collection[str] = ()) -> list[Difference]:
+    """Updates that the two optimizers make differently of the same parameter, gradient and state.
+
+    alike: Parameters whose updates leave the same of the gradients that they take (`leave_alike`).
+    """
     reference, candidate = of.reference, of.candidate
     ours = {candidate.renamed(one.name): one for one in candidate.program.updates}
     theirs = {one.name: one for one in reference.program.updates}
@@ -291,16 +294,32 @@ def update_differences(of: TwoRuns) -> list[Difference]:
             found.append(Difference(Quantity.UPDATE, name, 1.0, 0.0))
     for name in sorted(theirs.keys() & ours.keys()):
         one, two = theirs[name], ours[name]
-        if not of.numbers.is_one(name, one.parameter.record, two.parameter.record):
+        if name in alike or not of.numbers.is_one(name, one.parameter.record, two.parameter.record):
             continue
         try:
-            apart = _update_apart(of, right, one, two)
+            apart = _update_apart(of, right, one, two, of.left.entering.get(name))
         except CannotReplay as error:
             of.not_judged.append(f"the update of {name}: {error}")
             continue
         if apart > EXACT:
             found.append(Difference(Quantity.UPDATE, name, apart, EXACT))
     return [*found, *_lone_updates(of, theirs, ours)]
+
+
+def leave_alike(of: TwoRuns, name: str) -> bool:
+    """Whether both runs' updates of a parameter leave the same, each with what its own run made of the gradient.
+
+    So they do where one run adds a decay to the gradient, and the other's optimizer does that.
+    """
+    theirs = {one.name: one for one in of.reference.program.updates}.get(name)
+    renamed = of.candidate.renamed
+    ours = {renamed(one.name): one for one in of.candidate.program.updates}.get(name)
+    if theirs is None or ours is None:
+        return False
+    try:
+        return _update_apart(of, of.right, theirs, ours, of.right.entering.get(ours.name)) <= EXACT
+    except CannotReplay:
+        return False
 
 
 def _lone_updates(
@@ -435,13 +454,15 @@ def _on_gradients_of_reference(
     return replace(of.right, values={**of.right.values, **made})
 
 
-def _update_apart(of: TwoRuns, right: Run, one: Update, two: Update) -> float:
-    """How far apart two updates are on the same numbers, relative to how far they move the parameter.
+def _update_apart(
+    of: TwoRuns, right: Run, one: Update, two: Update, given: torch.Tensor | None
+) -> float:
+    """How far apart two updates are, relative to how far they move the parameter; states are the reference's.
 
-    `right` is the candidate's run on the gradients of the reference.
+    right: The candidate's run, by which its update is made.
+    given: The gradient that the candidate's update takes; the reference's takes that of its own run.
     """
     left = of.left
-    gradient = left.entering.get(one.name)
     if states_of(one).keys() != states_of(two).keys():
         raise CannotReplay("the two optimizers keep other states")
     states = {key: of.reference.numbers.of(record) for key, record in states_of(one).items()}
@@ -450,12 +471,12 @@ def _update_apart(of: TwoRuns, right: Run, one: Update, two: Update) -> float:
         of.reference.program,
         left,
         of.numbers.given_to_reference,
-        gradient,
+        left.entering.get(one.name),
         states,
         of.reference.classes,
     )
     ours = updated(
-        two, of.candidate.program, right, of.numbers.given, gradient, states, of.candidate.classes
+        two, of.candidate.program, right, of.numbers.given, given, states, of.candidate.classes
     )
     return max(_moves_apart(theirs, ours), _states_apart(theirs, ours))
 

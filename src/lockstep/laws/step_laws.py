@@ -19,7 +19,13 @@ from lockstep.laws.double_run import Run
 from lockstep.laws.double_updates import states_of
 from lockstep.laws.draws import draws_inside, drops, is_draw, kept_elements
 from lockstep.laws.noise_levels import NUMBERS_READ, noise_level, other_precision
-from lockstep.laws.one_program import Difference, TwoRuns, nothing_finite, update_differences
+from lockstep.laws.one_program import (
+    Difference,
+    TwoRuns,
+    leave_alike,
+    nothing_finite,
+    update_differences,
+)
 from lockstep.laws.own_runs import Carried, OwnRuns, own_runs
 from lockstep.laws.program_memory import WITH_GRADIENTS, room_for_programs
 from lockstep.laws.recorded_decisions import decide_alike
@@ -172,7 +178,19 @@ def _program(two: TwoRuns, drawn: Sequence[Breach]) -> tuple[list[Breach], list[
         paired = TwoRuns(numbers, two.room, decided=two.decided)
         if not paired.differences():
             sources, two, differences = _entering_otherwise(paired.numbers), paired, []
-    differences = [*differences, *update_differences(two)]
+    alike = {
+        one.name
+        for one in differences
+        if one.quantity is Quantity.CLIPPED and leave_alike(two, one.name)
+    }
+    differences = [
+        *(
+            one
+            for one in differences
+            if one.quantity is not Quantity.CLIPPED or one.name not in alike
+        ),
+        *update_differences(two, alike),
+    ]
     unplaced = [*two.reference.program.unplaced, *two.candidate.program.unplaced]
     if differences and not drawn and _are_rounded_draws(two.reference, two.candidate):
         unplaced.append(_ROUNDED_DRAWS)

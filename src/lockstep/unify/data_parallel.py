@@ -312,14 +312,6 @@ class DataForms:
         return form[1] * (1 if form[0].spread is Spread.SUM else parts)
 
 
-def is_dealt(seen: Seen) -> bool:
-    """Whether the ranks' rows are those of one rank, to the last bit, in whatever order."""
-    whole = seen.whole
-    if whole is None or any(each.content.loader is None for each in seen.records):
-        return False
-    return order_of(flat_rows(np.concatenate(seen.parts)), flat_rows(whole)) is not None
-
-
 def _sorted_or_not(seen: Seen, form: Form, rows: Sequence[SortedRows]) -> Form:
     """The form of a tensor within a module that sorts rows: the one in which it is nearest to that of one rank.
 
@@ -345,4 +337,4 @@ def _sorted_or_not(seen: Seen, form: Form, rows: Sequence[SortedRows]) -> Form:
     return best
 
 
-__all__ = ["DataForms", "is_dealt"]
+__all__ = ["DataForms"]

@@ -322,6 +322,8 @@ def _is_set_elsewhere(name: str, *sides: Side, equal: bool) -> bool:
 def _changed_nothing(name: str, *sides: Side) -> bool:
     """Whether a setting is an attribute of a module, and had its value when the recorded steps called that.
 
+    Or it is an option of an optimizer, and the updates of these steps had it.
+
     It is part of what these steps computed, and they are equal. Up to the end nothing that was trained differs by more
     than they do, or that is told for itself. A mode is what the next step goes by, and what moves is no choice.
     """
@@ -331,10 +333,18 @@ def _changed_nothing(name: str, *sides: Side) -> bool:
         held = (side.settings or {}).get(name)
         if held is None or held.value is None or held.moves:
             return False
-        then = side.attribute_then(name)
-        if type(then) is not type(held.value) or then != held.value:
+        if not any(
+            type(one) is type(held.value) and one == held.value for one in _then(name, side)
+        ):
             return False
     return True
+
+
+def _then(name: str, side: Side) -> Sequence[Any]:
+    """What a setting was in the recorded steps; an option of an optimizer may be one of several groups'."""
+    if (option := _OPTION.fullmatch(name)) is not None:
+        return side.chosen.get(option["name"], ())
+    return (side.attribute_then(name),)
 
 
 def _trainable(*sides: Side) -> tuple[list[Remark], list[Remark]]:

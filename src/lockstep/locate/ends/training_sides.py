@@ -41,9 +41,9 @@ class Side:
     `last` and `end` are its states behind the first and last recorded step and at the end, by the reference's names.
     `held` are the tensors that variables of its script led to at the end, by path, and `settings` the numbers and
     modes, None where neither was kept; `modules` are the plain attributes of the modules that recorded steps called, as
-    they were then, and `scheduled` the values of the last of these steps of each option of optimizers ("lr") that they
-    change; `held_cut` tells what was not looked at there, and `end_cut` what of the end could not be put together of
-    several ranks.
+    they were then, `scheduled` the values of the last of these steps of each option of optimizers ("lr") that they
+    change, and `chosen` those of each option that they keep; `held_cut` tells what was not looked at there, and
+    `end_cut` what of the end could not be put together of several ranks.
     """
 
     steps: int | None
@@ -59,6 +59,7 @@ class Side:
     end_cut: str = ""
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     scheduled: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    chosen: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def attribute_then(self, name: str) -> Any:
         """A plain attribute of a called module, or an element of one, as it was in the recorded steps.
@@ -127,7 +128,7 @@ def side_of(rank: RankRecording, names: NameMap | None = None) -> Side:
         next((gap.reason for gap in rank.manifest.not_seen if gap.what == HELD), ""),
         "; ".join(gap.reason for gap in rank.manifest.not_seen if gap.what == APART),
         {} if rank.held_settings is None else _called_modules(rank, names),
-        {} if rank.held_settings is None else _scheduled(rank),
+        *(({}, {}) if rank.held_settings is None else _options(rank)),
     )
 
 
@@ -169,8 +170,8 @@ def _called_modules(rank: RankRecording, names: NameMap | None) -> dict[str, Map
     return found
 
 
-def _scheduled(rank: RankRecording) -> dict[str, tuple[Any, ...]]:
-    """The options of which an update of one module's parameters has other values in another step: those of the last."""
+def _options(rank: RankRecording) -> tuple[dict[str, tuple[Any, ...]], dict[str, tuple[Any, ...]]]:
+    """The options of optimizers: of those that change from step to step the values of the last one; then all others."""
     calls = rank.call_table
     updates = calls.filter(calls["kind"] == CallKind.OPTIMIZER.value)
     columns = ["step", "module", "op", "arguments"]
@@ -178,11 +179,13 @@ def _scheduled(rank: RankRecording) -> dict[str, tuple[Any, ...]]:
     for step, module, op, text in updates.select(columns).unique(maintain_order=True).iter_rows():
         for name, value in settings_of(rank, text or "{}", "calls", "an update").items():
             values.setdefault((module, op, name), {}).setdefault(step, []).append(value)
-    found: dict[str, tuple[Any, ...]] = {}
+    scheduled: dict[str, tuple[Any, ...]] = {}
+    chosen: dict[str, tuple[Any, ...]] = {}
     for (_, _, name), steps in values.items():
-        if any(one != other for one, other in pairwise(steps.values())):
-            found[name] = (*found.get(name, ()), *steps[max(steps)])
-    return found
+        moves = any(one != other for one, other in pairwise(steps.values()))
+        found = scheduled if moves else chosen
+        found[name] = (*found.get(name, ()), *steps[max(steps)])
+    return scheduled, {name: one for name, one in chosen.items() if name not in scheduled}
 
 
 def _without_earlier_trainings(moments: dict[Moment, States]) -> dict[Moment, States]:
