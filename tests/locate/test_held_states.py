@@ -137,6 +137,28 @@ def test_a_copy_of_what_is_trained_is_of_use_though_it_never_moves() -> None:
     assert held_states("rank0", reference, side(LATER, LATER, name="target"), equal=True).origins
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-6])
+def test_what_the_two_hold_alike_by_other_names_is_compared(rounding: float) -> None:
+    # Given a mean of weights that either run keeps in a class of its own, begun alike
+    runs = side(BEGIN, LATER), side(BEGIN, LATER * np.float32(1 + rounding), name="averaged")
+    # When they are equal later, or a rounding apart beside how far they have gone
+    found = held_states("rank0", *runs, equal=True)
+    # Then neither is told as one run's alone
+    assert (found.origins, found.unclear) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(BEGIN, LATER * 1.001), (BEGIN * 1.001, LATER), (BEGIN[:200], LATER[:200])]
+)
+def test_what_differs_by_other_names_stays_one_run_s_alone(first: Values, last: Values) -> None:
+    runs = side(BEGIN, LATER), side(first.astype("f4"), last.astype("f4"), name="averaged")
+    found = held_states("rank0", *runs, equal=True)
+    assert [str(one).split(" changes")[0] for one in found.unclear] == [
+        "rank0: ema",
+        "rank0: averaged",
+    ]
+
+
 @pytest.mark.parametrize("equal", [True, False])
 def test_what_one_run_alone_holds_and_changes_is_said(equal: bool) -> None:
     found = held_states("rank0", side(BEGIN, LATER), Side(2), equal=equal)

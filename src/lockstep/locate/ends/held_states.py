@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.finding import Evidence, Finding, Kind, Metrics, Origin, Outcome, Pair
 from lockstep.core.not_compared import NotCompared, WhyNot
 from lockstep.core.reason import Reason
-from lockstep.core.records import TensorRecord
+from lockstep.core.records import Content, TensorRecord
 from lockstep.core.remarks import On, Remark
 from lockstep.core.site import Phase, Role, Site
 from lockstep.core.states import Moment, Standing, StateRecord
@@ -116,9 +117,57 @@ def _moments(reference: Side, candidate: Side) -> Iterator[tuple[Moment, States,
 def _moving_alone(rank: str, *sides: Side) -> Iterator[NotCompared]:
     """What one run alone holds beside its training, and changes."""
     roots = [beside(side) for side in sides]
-    for name, one, other in zip(SIDES, roots, reversed(roots), strict=True):
-        if alone := sorted(one.moving - other.every):
+    lone = [
+        sorted(one.moving - other.every) for one, other in zip(roots, reversed(roots), strict=True)
+    ]
+    for one, two in product(*lone):
+        if (
+            one in lone[0]
+            and two in lone[1]
+            and _are_alike(_of_root(one, sides[0]), _of_root(two, sides[1]))
+        ):
+            lone[0].remove(one)
+            lone[1].remove(two)
+    for name, alone in zip(SIDES, lone, strict=True):
+        if alone:
             yield NotCompared(WhyNot.HELD_ALONE, rank=rank, names=tuple(alone), side=name)
+
+
+def _of_root(root: str, side: Side) -> list[list[Content]]:
+    """The tensors of one root at each moment, in their order; single numbers, which count, are not among them."""
+    return [
+        [one.content for one in states.values() if root_of(one) == root and one.content.numel > 1]
+        for states in side.moments
+    ]
+
+
+def _are_alike(left: list[list[Content]], right: list[list[Content]]) -> bool:
+    """Whether what two runs hold by other names is the same at each moment: equal from the first recorded step on, and
+    next to nothing apart beside how far it has gone since.
+
+    So is a mean of weights that one run keeps in a class of its own.
+    """
+    forms = [[_form(one) for one in moment] for moment in (*left, *right) if moment]
+    seen = [list(map(bool, side)) for side in (left, right)]
+    if not left[0] or seen[0] != seen[1] or any(one != forms[0] for one in forms):
+        return False
+    begun = all(map(_is_same, left[0], right[0]))
+    gone = [
+        _is_same(one, two)
+        or relative(one, two) <= LEAST_SHARE * min(relative(start, one), relative(other, two))
+        for ours, theirs in zip(left[1:], right[1:], strict=True)
+        if ours
+        for one, two, start, other in zip(ours, theirs, left[0], right[0], strict=True)
+    ]
+    return begun and all(gone)
+
+
+def _form(content: Content) -> tuple[str, tuple[int, ...]]:
+    return content.dtype, content.shape
+
+
+def _is_same(one: Content, two: Content) -> bool:
+    return one.digest is not None and one.digest == two.digest
 
 
 def _idle_that_differ(reference: Side, candidate: Side, found: Beside) -> list[str]:
