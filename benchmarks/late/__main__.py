@@ -21,7 +21,7 @@ from benchmarks.late.training import Training
 
 import lockstep
 from lockstep.comparison import compare_recordings
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.verdict_words import headline, lines_below
 

@@ -8,15 +8,17 @@ from lockstep.core.faces import names_of_face
 
 if TYPE_CHECKING:
     from lockstep.core.errors import (
+        SIGNALLED,
         CorruptError,
+        ExitCode,
         LockstepError,
         NotARecordingError,
         OutputExistsError,
         RecordingError,
         UsageError,
         VersionError,
+        code_of,
     )
-    from lockstep.core.exit_codes import SIGNALLED, ExitCode, code_of
     from lockstep.core.posix import check_linux, check_posix, needs_posix
     from lockstep.core.text import reason_of
 else:

@@ -61,7 +61,7 @@ class Verb:
         The heading that it stands under there: a `Task`, or words of the plug-in's own.
     load
         Gives the command; called when the verb is used, so that `--help` is quick. Its return value is the exit code,
-        see `lockstep.core.exit_codes`. A `lockstep.LockstepError` that it raises is said in one sentence.
+        see `lockstep.core.errors`. A `lockstep.LockstepError` that it raises is said in one sentence.
     place
         Where it stands under its heading: verbs with a smaller number come first.
     guesses

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.core.errors import CorruptError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import CorruptError, ExitCode
 from lockstep.core.finding import CallPair, Comparison, Evidence, Kind, Verdict
 from lockstep.judge.error_model import ErrorModel
 from lockstep.judge.protocol import AGREES, Judgement, Operation

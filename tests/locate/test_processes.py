@@ -9,7 +9,7 @@ import pytest
 from small_training import Loop, recorded
 
 from lockstep.comparison import compare_recordings
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.finding import Comparison, Verdict
 from lockstep.report.comparison.json import comparison_json
 from lockstep.report.comparison.screen import headline, render_comparison

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from lockstep.commands.record_again import record_again
-from lockstep.core.errors import LockstepError, RecordingError, UsageError, VersionError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, LockstepError, RecordingError, UsageError, VersionError
 from lockstep.core.manifest import Options
 from lockstep.testing.made_recordings import write_recording
 from lockstep.testing.made_training import Alteration, MadeTraining

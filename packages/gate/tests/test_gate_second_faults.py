@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lockstep
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.manifest import Options
 from lockstep_gate.gating import Gated, Update, gate_training
 from lockstep_gate.golden import open_golden

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lockstep.align.alignment import align_calls
-from lockstep.align.dataflow import Flow
+from lockstep.align.dataflow import Flow, UnusedGradients, without_unused
 from lockstep.align.names import SAME_NAMES, SUM, NameMap
 from lockstep.align.other_parts import commuted, without_other_constants, without_other_parts
 from lockstep.align.paired_records import layout_of, pair_records
-from lockstep.align.unused_gradients import UnusedGradients, without_unused
 from lockstep.core.finding import Axes, CallPair, Pair
 from lockstep.core.operators import AUTOGRAD_GRAD, agreed_name
 from lockstep.core.records import Call, TensorRecord
@@ -61,7 +60,7 @@ class AlignedStep:
         Data flow of either side.
     recorded
         All calls of either side: also `torch.autograd.grad`, whose calls are aligned themselves, and gradients that one
-        run alone computes and nothing takes (see `lockstep.align.unused_gradients`).
+        run alone computes and nothing takes (see `lockstep.align.dataflow`).
     unused_gradients
         The parameters of the latter, by run, as the reference calls them.
     moved_apart

@@ -11,8 +11,7 @@ import click
 from lockstep.cli import options
 from lockstep.cli.options import PATH
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, OutputExistsError, UsageError
 from lockstep.core.progress import Progress
 from lockstep.store.directory import is_recording
 from lockstep.store.reader import open_recording

@@ -13,8 +13,7 @@ from contextlib import suppress
 import click
 
 from lockstep.cli.starting import verb_begins
-from lockstep.core.errors import LockstepError, UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, LockstepError, UsageError
 from lockstep.core.garbage import rare_collections
 from lockstep.core.members import installing, lacking, member_of, shadow
 from lockstep.core.text import message, printable

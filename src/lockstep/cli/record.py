@@ -18,8 +18,7 @@ from lockstep.cli.notices import say, tell
 from lockstep.cli.options import recording_at
 from lockstep.cli.own_course import course_place, record_own_course
 from lockstep.commands.record_again import record_again
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, UsageError
 from lockstep.core.manifest import BATCHES_LEFT_OUT, SOURCES_LEFT_OUT, WHOLE_BYTES, Options
 from lockstep.core.selection import StepSelection, parse_ranks
 from lockstep.core.text import listed, spans

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.reading.chosen_calls import calls_matching, check_choice
 from lockstep.report.json_text import json_text

@@ -10,7 +10,7 @@ import signal
 from types import FrameType
 
 _INTERRUPTED = 130
-"""`lockstep.core.exit_codes.ExitCode.INTERRUPTED`, which takes an enum to load."""
+"""`lockstep.core.errors.ExitCode.INTERRUPTED`, which takes an enum to load."""
 
 
 def end_at_ctrl_c() -> None:

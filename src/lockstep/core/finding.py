@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.core.comparison_face import Shown
 from lockstep.core.dtypes import least_relative_rounding
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.laws import LawsVerdict
 from lockstep.core.manifest import Event
 from lockstep.core.not_compared import NotCompared

@@ -10,7 +10,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from lockstep.core.exit_codes import SIGNALLED
+from lockstep.core.errors import SIGNALLED
 from lockstep.launch.group_witness import GroupWitness
 
 _SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")

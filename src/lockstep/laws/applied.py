@@ -19,8 +19,7 @@ from lockstep.core.manifest import (
 from lockstep.core.records import Call, TensorRecord
 from lockstep.core.site import CallKind, Role
 from lockstep.core.sketch import distance
-from lockstep.laws.continuity import Continuity, broken_alone
-from lockstep.laws.held_constants import HeldTensors
+from lockstep.laws.continuity import Continuity, HeldTensors, broken_alone
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.program_memory import most_bytes
 from lockstep.laws.step_events import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lockstep.core.laws import Breach, Law, Quantity
@@ -10,6 +10,7 @@ from lockstep.core.operators import BY_HAND, writes_in_place
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import CallKind, Role
 from lockstep.laws.rank_prefixes import rank_and_name
+from lockstep.laws.step_events import Contents, Source, StepProgram
 
 
 @dataclass(slots=True)
@@ -108,3 +109,37 @@ def broken_alone(
                 Breach(Law.CONTINUITY, Quantity.PARAMETER, run, name, 1.0, 0.0, words=words),
                 own[name],
             )
+
+
+# --- what custom functions, hooks and optimizers hold -----------------------------------------------------------------
+#
+# From one step to the next the batch and the parameters change, and with them all that is computed of them. What has
+# the very same numbers in two steps of a run is a constant, and not computed past every recorded call.
+
+
+@dataclass
+class HeldTensors:
+    """Follows what the steps of a run hold, as `StepProgram.held` has it."""
+
+    _steps: dict[int, Contents] = field(default_factory=dict)
+
+    def note(self, step: int, program: StepProgram) -> None:
+        """Note what a step holds."""
+        self._steps[step] = frozenset(_contents(program.sources[one] for one in program.held))
+
+    def constants(self, step: int) -> Contents:
+        """What this step holds, and another of those that were noted too."""
+        of_others: Contents = frozenset().union(
+            *(held for other, held in self._steps.items() if other != step)
+        )
+        return self._steps.get(step, frozenset()) & of_others
+
+
+def are_constants(program: StepProgram, held: Iterable[Source], constants: Contents) -> bool:
+    """Whether all of these tensors are among the constants of a run."""
+    records = [program.sources[one] for one in held]
+    return all(one.digest is not None and (one.digest, one.shape) in constants for one in records)
+
+
+def _contents(records: Iterable[TensorRecord]) -> Iterable[tuple[str, tuple[int, ...]]]:
+    return ((one.digest, one.shape) for one in records if one.digest is not None)

@@ -14,6 +14,7 @@ from lockstep.core.dtypes import unit_roundoff
 from lockstep.core.records import Call, TensorRecord, would_differ
 from lockstep.core.site import Role
 from lockstep.laws.arrangement import rearranged
+from lockstep.laws.continuity import are_constants
 from lockstep.laws.distances import size
 from lockstep.laws.double_run import DoubleRun, Given, Run
 from lockstep.laws.double_updates import (
@@ -26,7 +27,6 @@ from lockstep.laws.double_updates import (
     states_of,
     updated,
 )
-from lockstep.laws.held_constants import are_constants
 from lockstep.laws.joint_program import program_of
 from lockstep.laws.own_numbers import OwnNumbers
 from lockstep.laws.random_rounding import Rounding

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from lockstep.core.exit_codes import SIGNALLED
+from lockstep.core.errors import SIGNALLED
 from lockstep.core.manifest import RunManifest
 from lockstep.core.process import how_started, rank_number
 from lockstep.core.records import STATISTICS, Call, Statistics, TensorRecord

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lockstep
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, UsageError
 from lockstep.following.followed_losses import (
     ExpectedLoss,
     LossComparison,

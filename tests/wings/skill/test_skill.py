@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from lockstep.cli.main import main
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.finding import Course, Evidence, Kind, Verdict
 from lockstep.core.reason import About
 from lockstep.core.version import VERSION

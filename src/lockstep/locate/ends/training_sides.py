@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from lockstep.align.names import NameMap
-from lockstep.core.exit_codes import SIGNALLED
+from lockstep.core.errors import SIGNALLED
 from lockstep.core.finding import RanksCompared
 from lockstep.core.manifest import APART, END, EXIT_AFTER, HELD, ended_itself, was_asked_to_end
 from lockstep.core.not_compared import NotCompared, WhyNot

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.comparison import compare_recordings
 from lockstep.core.comparison_face import show_comparisons_by
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, OutputExistsError, UsageError
 from lockstep.core.finding import Comparison
 from lockstep.core.text import printable
 from lockstep.plugins import report_writers

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.finding import (
     Comparison,
     Evidence,

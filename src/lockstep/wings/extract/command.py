@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from lockstep.cli import options
-from lockstep.core.errors import OutputExistsError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, OutputExistsError
 from lockstep.core.replacement import replacing
 from lockstep.core.selection import RankSelection, StepSelection
 from lockstep.report.output import check_output_file

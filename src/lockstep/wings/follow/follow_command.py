@@ -17,8 +17,7 @@ from lockstep.cli.elsewhere import TrainingCommand, runs_elsewhere, training_com
 from lockstep.cli.notices import say, tell
 from lockstep.cli.options import recording_at
 from lockstep.comparison import GrowingComparison, SteppedTo, compare_recordings
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, UsageError
 from lockstep.core.text import printable, shell_line
 from lockstep.report.comparison.json import comparison_json, render_json
 from lockstep.report.comparison.screen import print_comparison

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lockstep.commands.record_again import record_again
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.text import shell_line
 from lockstep.store.reader import Recording
 from lockstep.wings.follow.chart import loss_chart

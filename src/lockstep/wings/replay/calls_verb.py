@@ -9,8 +9,7 @@ from functools import partial
 import click
 
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.core.errors import UsageError
-from lockstep.core.exit_codes import code_of
+from lockstep.core.errors import UsageError, code_of
 from lockstep.core.progress import Progress
 from lockstep.replay.calls.imported import Import
 from lockstep.report.json_text import enveloped, json_text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.core.exit_codes import code_of
+from lockstep.core.errors import code_of
 from lockstep.core.records import Call
 from lockstep.report.json_text import enveloped, json_text
 from lockstep.store.reader import Recording

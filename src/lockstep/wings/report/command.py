@@ -9,8 +9,7 @@ import click
 
 from lockstep.cli import comparing, options
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.core.errors import OutputExistsError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, OutputExistsError
 from lockstep.report.output import check_output_file
 from lockstep.report.page import Page, write_page
 from lockstep.store.reader import open_recording

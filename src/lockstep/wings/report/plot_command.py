@@ -11,8 +11,7 @@ import numpy as np
 
 from lockstep.cli import comparing, options
 from lockstep.cli.progress_bar import progress_bar
-from lockstep.core.errors import OutputExistsError, UsageError
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode, OutputExistsError, UsageError
 from lockstep.reading.recorded_series import (
     GRADIENT,
     PARAMETER,

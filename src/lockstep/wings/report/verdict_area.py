@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.finding import Evidence
 from lockstep.core.text import times
 from lockstep.report.comparison.kinds import INHERITED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lockstep.core.exit_codes import ExitCode
+from lockstep.core.errors import ExitCode
 from lockstep.core.text import printable
 from lockstep.core.version import VERSION
 from lockstep.hookspecs import Verb
