@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -501,7 +501,8 @@ class _Execution:
         ready, call = self.ready[operator.call.id], operator.call
         if not draws_inside(call):
             free = call.id in self.of_any_extent
-            made = list(ready.results(passed, self.precision, of_any_extent=free))
+            with self._within(call):
+                made = list(ready.results(passed, self.precision, of_any_extent=free))
             return made if self.widens else list(self._as_kept(made))
         own = (
             [one.record for one in operator.taken.values()]
@@ -514,6 +515,17 @@ class _Execution:
             self._check_draws(operator, passed, made)
             self.masks[call.id] = torch.ones(0)
         return made
+
+    def _within(self, call: Call) -> AbstractContextManager[object]:
+        """The autocast that a call was recorded under, where nothing is widened: one that is made of others, as a
+        recurrent cell is, rounds inside of it.
+        """
+        known = dict(call.conditions.autocast) if call.conditions is not None else {}
+        devices = {one.content.device.partition(":")[0] for one in call.with_role(Role.OUTPUT)}
+        dtypes = {known[one] for one in devices & known.keys()}
+        if self.widens or self.precision is not Precision.OWN or len(dtypes) != 1:
+            return nullcontext()
+        return torch.autocast("cpu", torch_dtype(dtypes.pop()), cache_enabled=False)
 
     def _check_draws(
         self,

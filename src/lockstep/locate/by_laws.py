@@ -567,6 +567,7 @@ _NOTHING: tuple[Container[int], Container[int]] = (frozenset(), frozenset())
 
 
 _CALLED = frozenset({Phase.FORWARD, Phase.BACKWARD})
+_ENTERING = frozenset({Role.INPUT, Role.GRAD_OUTPUT})
 
 
 def _is_of_one_call(origin: Origin) -> bool:
@@ -577,6 +578,8 @@ def _is_of_one_call(origin: Origin) -> bool:
     one, two = origin.finding.pair.reference, origin.finding.pair.candidate
     if one is None or two is None or origin.phase not in _CALLED:
         return False
+    if one.role in _ENTERING or two.role in _ENTERING:
+        return False  # calls before have made it
     is_one_call = (one.site.module, one.site.op) == (two.site.module, two.site.op)
     run_alone = is_one_call and origin.finding.judged_by == BY_LOCAL_ERROR
     run_alone = run_alone and origin.kind is not Kind.SETUP
