@@ -122,3 +122,12 @@ def test_an_option_that_is_set_later_is_a_difference(tmp_path: Path) -> None:
         recorded(tmp_path / "candidate", torch.optim.AdamW, later=0.0),
     )
     assert lockstep.compare_recordings(*runs).verdict is Verdict.DIVERGED
+
+
+def test_a_switch_that_showed_in_no_recorded_step_is_a_difference(tmp_path: Path) -> None:
+    # Given an Adam that keeps the largest second moment, which grows in these steps anyway
+    runs = (
+        recorded(tmp_path / "reference", torch.optim.Adam),
+        recorded(tmp_path / "candidate", torch.optim.Adam, amsgrad=True),
+    )
+    assert lockstep.compare_recordings(*runs).verdict is not Verdict.AGREE

@@ -341,9 +341,12 @@ def _changed_nothing(name: str, *sides: Side) -> bool:
 
 
 def _then(name: str, side: Side) -> Sequence[Any]:
-    """What a setting was in the recorded steps; an option of an optimizer may be one of several groups'."""
+    """What a setting was in the recorded steps; an option of an optimizer may be one of several groups'.
+
+    A number enters each update. What switches something on (`amsgrad`, a mode) may show in later ones alone.
+    """
     if (option := _OPTION.fullmatch(name)) is not None:
-        return side.chosen.get(option["name"], ())
+        return [one for one in side.chosen.get(option["name"], ()) if not isinstance(one, bool)]
     return (side.attribute_then(name),)
 
 
